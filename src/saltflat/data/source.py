@@ -1,0 +1,181 @@
+"""Rows that can be fetched by index: the one form in which training sees data.
+
+Whatever the user brings (tensors, arrays, a map-style ``Dataset``, a ``DataLoader``) becomes a
+`Source`: a length, and ``fetch(indices) -> (inputs, targets)``. Batches are chosen elsewhere, by the
+plan's sampling, because the privacy event depends on how they are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data._utils.collate import default_collate
+
+from saltflat.errors import InputError, RefusedError
+
+Provenance = Literal["private", "public", "synthetic"]
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs and targets held in memory, with where they came from.
+
+    ``inputs`` is a tensor, or a tuple or dict of tensors, with one row an example in the first
+    dimension. ``provenance`` says whether rows cost budget: only ``"private"`` ones do.
+
+    >>> rows = Examples(torch.zeros(5, 3), torch.zeros(5, dtype=torch.long))
+    >>> len(rows), rows.provenance, rows.fetch(torch.tensor([0, 4]))[0].shape
+    (5, 'private', torch.Size([2, 3]))
+    """
+
+    inputs: Any
+    targets: Tensor
+    provenance: Provenance = "private"
+    name: str = ""
+    num_classes: int | None = None
+    groups: Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        rows = {len(t) for t in tensors_in(self.inputs)} | {len(self.targets)}
+        if len(rows) != 1:
+            raise InputError(
+                "inputs", sorted(rows), "as many rows in every input as in targets", problem="differ in length"
+            )
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        return map_tensors(lambda t: t[index], self.inputs), self.targets[index]
+
+    def fetch(self, indices: Tensor) -> tuple[Any, Tensor]:
+        """The rows at ``indices``, in that order."""
+        return map_tensors(lambda t: t.index_select(0, indices), self.inputs), self.targets.index_select(0, indices)
+
+    def subset(self, indices: Tensor, provenance: Provenance | None = None) -> Examples:
+        """A new data set of some of the rows."""
+        inputs, targets = self.fetch(indices)
+        groups = None if self.groups is None else self.groups.index_select(0, indices)
+        return Examples(inputs, targets, provenance or self.provenance, self.name, self.num_classes, groups)
+
+
+class Source(Protocol):
+    """What training needs of data: how many rows, and any of them by index."""
+
+    def __len__(self) -> int: ...
+    def fetch(self, indices: Tensor) -> tuple[Any, Tensor]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetSource:
+    """Any map-style ``Dataset`` of ``(input, target)`` pairs, read row by row and collated."""
+
+    dataset: Dataset[Any]
+    collate: Callable[[list[Any]], Any] = default_collate
+
+    def __len__(self) -> int:
+        return len(cast("Sequence[Any]", self.dataset))
+
+    def fetch(self, indices: Tensor) -> tuple[Any, Tensor]:
+        """The rows at ``indices``. An empty request is answered from the shape of the first row."""
+        rows = [self.dataset[int(i)] for i in indices] or [self.dataset[0]]
+        batch = self.collate(rows)
+        if not (isinstance(batch, tuple | list) and len(batch) == 2):
+            raise InputError(
+                "data", type(batch), "rows of the form (input, target)", problem="does not give pairs",
+                cure="Wrap the data set so that each row is a pair; an input may be a tuple or dict of tensors.",
+            )  # fmt: skip
+        inputs, targets = batch
+        if isinstance(inputs, list):
+            inputs = tuple(inputs)
+        keep = len(indices)
+        return map_tensors(lambda t: t[:keep], inputs), torch.as_tensor(targets)[:keep]
+
+
+def as_source(data: Any) -> Source:
+    """Make a `Source` of what the user brought, or say why it cannot be one.
+
+    >>> len(as_source((np.zeros((4, 2), dtype="float32"), np.zeros(4, dtype="int64"))))
+    4
+    """
+    if isinstance(data, DataLoader):
+        return _from_loader(data)
+    if isinstance(data, Examples):
+        source: Source = data
+    elif isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], Dataset):
+        source = Examples(map_tensors(torch.as_tensor, _to_tensors(data[0])), torch.as_tensor(data[1]))
+    elif isinstance(data, IterableDataset):
+        raise RefusedError(
+            "An IterableDataset",
+            "Poisson sampling must be able to take any row with a fixed probability, and a stream cannot.",
+            "Bring a map-style data set, with __len__ and __getitem__.",
+        )
+    elif hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Tensor | np.ndarray | dict):
+        tensors = getattr(data, "tensors", None)  # a TensorDataset: index whole tensors, not rows
+        if isinstance(data, Dataset) and isinstance(tensors, tuple) and len(tensors) == 2:
+            source = Examples(tensors[0], tensors[1])
+        else:
+            source = DatasetSource(cast("Dataset[Any]", data))
+    else:
+        raise InputError(
+            "data", data, "a pair (inputs, targets) of tensors or arrays, a map-style Dataset, or a DataLoader",
+            problem="is not a data set",
+        )  # fmt: skip
+    if len(source) == 0:
+        raise InputError("data", 0, "at least one row", problem="rows: the data set is empty")
+    return source
+
+
+def _from_loader(loader: DataLoader[Any]) -> Source:
+    """Take the rows of a loader, whose own batches cannot be accounted, and leave the sampling to the plan."""
+    if isinstance(loader.dataset, IterableDataset):
+        return as_source(loader.dataset)
+    sampler = loader.sampler
+    plain = isinstance(sampler, SequentialSampler) or (isinstance(sampler, RandomSampler) and not sampler.replacement)
+    whole = loader.batch_sampler is None or type(loader.batch_sampler) is torch.utils.data.BatchSampler
+    if not (plain and whole):
+        name = type(sampler).__name__ if not plain else type(loader.batch_sampler).__name__
+        raise RefusedError(
+            f"A DataLoader with {name}",
+            "the plan draws its own Poisson batches, and replacing a sampler that weights, repeats or "
+            "groups rows would silently change what you asked for.",
+            "Pass the data set itself, or a loader with shuffle=True or shuffle=False.",
+        )
+    collate = loader.collate_fn or default_collate
+    if collate is default_collate:
+        return as_source(loader.dataset)
+    return DatasetSource(loader.dataset, collate)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Every tensor of a tensor, tuple or dict of tensors, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in tensors_in(v)]
+    if isinstance(value, tuple | list):
+        return [t for v in value for t in tensors_in(v)]
+    raise InputError("inputs", value, "a tensor, or a tuple or dict of tensors", problem="holds something else")
+
+
+def map_tensors(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply ``function`` to every leaf of a tensor, tuple or dict of tensors."""
+    if isinstance(value, dict):
+        return {key: map_tensors(function, v) for key, v in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(map_tensors(function, v) for v in value)
+    return function(value)
+
+
+def _to_tensors(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype == np.float64:
+        return torch.as_tensor(value, dtype=torch.get_default_dtype())  # what a torch model expects
+    if isinstance(value, dict | tuple):
+        return map_tensors(_to_tensors, value)
+    return value

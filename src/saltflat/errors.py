@@ -1,0 +1,86 @@
+"""What saltflat says when it cannot go on: one error a fault, with the cure in it."""
+
+from __future__ import annotations
+
+
+class SaltflatError(Exception):
+    """Every error that saltflat raises on purpose. The command line shows it without a traceback."""
+
+
+class InputError(SaltflatError, ValueError):
+    """A bad argument: its name, its value, what was expected and what to do next.
+
+    >>> print(InputError("batch_size", 70000, "1 <= batch_size <= population",
+    ...                  problem="is larger than population=60000",
+    ...                  cure="A batch of the whole data set is batch_size=60000."))
+    batch_size=70000 is larger than population=60000.
+      Expected 1 <= batch_size <= population. A batch of the whole data set is batch_size=60000.
+    """
+
+    def __init__(
+        self, argument: str, value: object, expected: str, *, problem: str = "is not valid", cure: str = ""
+    ) -> None:
+        self.argument, self.value, self.expected, self.problem, self.cure = (
+            argument,
+            value,
+            expected,
+            problem,
+            cure,
+        )
+        shown = value if isinstance(value, str | int | float | bool | None) else type(value).__name__
+        text = repr(shown) if isinstance(shown, str) else str(shown)
+        if len(text) > 120:
+            text = text[:117] + "..."
+        super().__init__(f"{argument}={text} {problem}.\n  Expected {expected}. {cure}".rstrip())
+
+
+class RefusedError(SaltflatError, ValueError):
+    """A model, data set or request that cannot be made private as it is. The message names the cure."""
+
+    def __init__(self, what: str, why: str, cure: str) -> None:
+        self.what, self.why, self.cure = what, why, cure
+        super().__init__(f"{what} cannot be trained privately: {why}\n  {cure}")
+
+
+class MissingDependencyError(SaltflatError, ImportError):
+    """An optional package is needed and not installed.
+
+    >>> print(MissingDependencyError("pyarrow", "reading Parquet files", "tables"))
+    reading Parquet files needs the package pyarrow, which is not installed.
+      Install it with: pip install 'saltflat[tables]'
+    """
+
+    def __init__(self, package: str, purpose: str, extra: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package}, which is not installed.\n"
+            f"  Install it with: pip install 'saltflat[{extra}]'"
+        )
+
+
+class PrivacyWarning(UserWarning):
+    """Something that weakens or blurs the guarantee, and that the caller may still want."""
+
+
+def check_positive(argument: str, value: float, cure: str = "") -> None:
+    """Refuse anything but a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InputError(argument, value, f"a finite {argument} > 0", cure=cure)
+
+
+def check_count(argument: str, value: int, least: int = 1, cure: str = "") -> None:
+    """Refuse anything but a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(argument, value, f"a whole number {argument} >= {least}", cure=cure)
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A sentence that suggests the nearest known word, or lists them all.
+
+    >>> nearest("dp-stg", ["dp-sgd", "sai"])
+    "Did you mean 'dp-sgd'? Known: dp-sgd, sai."
+    """
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1)
+    guess = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{guess}Known: {', '.join(known)}."
