@@ -1,0 +1,8 @@
+"""How each kind of layer uses its weights: one file a kind, each registering its torch functions.
+
+A new rule is one file with ``@rule(torch.some_function)`` and one line here.
+"""
+
+from saltflat.engine.rules import attention, convolution, direct, embedding, linear, norm, recurrent
+
+__all__ = ["attention", "convolution", "direct", "embedding", "linear", "norm", "recurrent"]

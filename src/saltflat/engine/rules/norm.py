@@ -1,0 +1,133 @@
+"""GroupNorm, LayerNorm, RMSNorm, InstanceNorm, and BatchNorm with frozen statistics.
+
+All are a parameter-free normalisation followed by ``x̂ · weight + bias``. The per-unit gradients of the two
+are small sums over positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saltflat.engine.rules.linear import value_of
+from saltflat.engine.tape import Tape, rule
+from saltflat.engine.uses import DirectUse
+
+
+class _Affine(torch.autograd.Function):
+    """``normal · weight + bias``; ``record`` gets the normalised input and the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, normal: Tensor, weight: Tensor | None, bias: Tensor | None, anchor: Tensor, record: Any
+    ) -> Tensor:
+        ctx.save_for_backward(normal, weight)
+        ctx.record = record
+        if weight is None:
+            return normal + bias if bias is not None else normal.clone()
+        return torch.addcmul(bias, normal, weight) if bias is not None else normal * weight
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (grad,) = grads
+        normal, weight = ctx.saved_tensors
+        ctx.record(normal.detach(), grad)
+        back = None
+        if ctx.needs_input_grad[0]:
+            back = grad if weight is None else grad * weight
+        return back, None, None, None, None
+
+
+def affine(
+    tape: Tape, normal: Tensor, weight: Any, bias: Any, view: Callable[[Tensor], Tensor], name: str
+) -> Tensor:
+    """Scale and shift; ``view`` shapes a parameter so that it broadcasts over ``normal``."""
+    weight_slot, bias_slot = tape.slot_of(weight), tape.slot_of(bias)
+
+    def per_unit(values: Tensor, parameter: Tensor) -> Tensor:
+        shape = view(parameter).shape
+        padding = values.dim() - len(shape)
+        dims = [d for d in range(1, values.dim()) if d < padding or shape[d - padding] == 1]
+        summed = values.sum(dims, keepdim=True) if dims else values
+        return summed.reshape(tape.units, -1, *parameter.shape).sum(1)
+
+    def record(inputs: Tensor, grad: Tensor) -> None:
+        if weight_slot is not None:
+            weight_slot.add(DirectUse(per_unit(inputs * grad, weight_slot.value), rule=name))
+        if bias_slot is not None:
+            bias_slot.add(DirectUse(per_unit(grad, bias_slot.value), rule=name))
+
+    def shaped(slot: Any, tensor: Any) -> Any:
+        value = value_of(slot, tensor)
+        return None if value is None else view(value)
+
+    return _Affine.apply(normal, shaped(weight_slot, weight), shaped(bias_slot, bias), tape.anchor, record)
+
+
+def _by_channel(x: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda parameter: parameter.view(1, -1, *[1] * (x.dim() - 2))
+
+
+def _ready(tape: Tape, x: Tensor, *weights: Any) -> bool:
+    if not tape.holds_rows(x) or any(tape.holds_rows(w) for w in weights):
+        return False
+    tape.require_rows(x)
+    return True
+
+
+@rule(F.group_norm)
+def _group_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    named = dict(zip(("input", "num_groups", "weight", "bias", "eps"), args)) | kwargs
+    x, weight, bias = named["input"], named.get("weight"), named.get("bias")
+    if not _ready(tape, x, weight, bias):
+        return NotImplemented
+    normal = F.group_norm(x, named["num_groups"], eps=named.get("eps", 1e-5))
+    return affine(tape, normal, weight, bias, _by_channel(x), "group norm")
+
+
+@rule(F.layer_norm)
+def _layer_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    named = dict(zip(("input", "normalized_shape", "weight", "bias", "eps"), args)) | kwargs
+    x, weight, bias = named["input"], named.get("weight"), named.get("bias")
+    shape = tuple(named["normalized_shape"])
+    if not _ready(tape, x, weight, bias) or len(shape) >= x.dim():
+        return NotImplemented
+    normal = F.layer_norm(x, shape, eps=named.get("eps", 1e-5))
+    return affine(tape, normal, weight, bias, lambda p: p, "layer norm")
+
+
+@rule(F.rms_norm)
+def _rms_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    named = dict(zip(("input", "normalized_shape", "weight", "eps"), args)) | kwargs
+    x, weight, shape = named["input"], named.get("weight"), tuple(named["normalized_shape"])
+    if not _ready(tape, x, weight) or len(shape) >= x.dim():
+        return NotImplemented
+    normal = F.rms_norm(x, shape, eps=named.get("eps"))
+    return affine(tape, normal, weight, None, lambda p: p, "rms norm")
+
+
+@rule(F.instance_norm)
+def _instance_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+    named = dict(zip(names, args)) | kwargs
+    x, weight, bias = named.pop("input"), named.pop("weight", None), named.pop("bias", None)
+    if not _ready(tape, x, weight, bias):
+        return NotImplemented
+    normal = F.instance_norm(x, **named)
+    return affine(tape, normal, weight, bias, _by_channel(x), "instance norm")
+
+
+@rule(F.batch_norm)
+def _batch_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """Only with frozen statistics; what normalises over the batch is refused before it gets here."""
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    named = dict(zip(names, args)) | kwargs
+    x, weight, bias = named.pop("input"), named.pop("weight", None), named.pop("bias", None)
+    if named.get("training") or not _ready(tape, x, weight, bias):
+        return NotImplemented
+    normal = F.batch_norm(x, **named)
+    return affine(tape, normal, weight, bias, _by_channel(x), "batch norm, frozen statistics")

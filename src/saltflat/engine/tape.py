@@ -1,0 +1,262 @@
+"""The tape: watches one forward pass, operation by operation, and notes how weights meet the batch.
+
+Every torch function that is called with a trainable weight passes through `Tape`. Three things can
+happen to it:
+
+1. **It involves weights only** (a transposed weight, a standardised kernel, a weight norm). The result is
+   itself a weight, *derived* from others: it keeps its small autograd graph, through which per-unit
+   gradients are pulled back later.
+2. **A rule knows how the weight meets the batch** (linear, convolution, norms, recurrent layers, ...).
+   The rule runs the operation with the weight detached and records a `Use` in the backward pass.
+3. **Nobody wrote a rule.** `saltflat.engine.fallback` runs torch.func on this one operation.
+
+What escapes even that (a custom autograd function, TorchScript) still reaches the real parameters in the
+backward pass, is noticed there, and is computed example by example. So no gradient is ever missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointError
+
+from saltflat.engine.uses import DirectUse, OuterUse, RowUse, Use, merged
+from saltflat.errors import RefusedError
+
+Rule = Callable[..., Any]
+RULES: dict[Any, Rule] = {}
+
+
+def rule(*functions: Any) -> Callable[[Rule], Rule]:
+    """Register how these torch functions use their weights.
+
+    A rule is called as ``rule(tape, function, args, kwargs)`` and returns the operation's result, or
+    ``NotImplemented`` to leave the case to the fallback.
+    """
+
+    def register(function: Rule) -> Rule:
+        for each in functions:
+            RULES[each] = function
+        return function
+
+    return register
+
+
+class OffTapeError(Exception):
+    """The tape cannot follow this operation; the caller computes the batch example by example."""
+
+
+class Slot:
+    """A weight on the tape: a parameter, or a tensor derived from parameters."""
+
+    def __init__(self, tensor: Tensor, expanded_from: Slot | None = None) -> None:
+        self.tensor = tensor
+        self.value = tensor.detach()
+        self.expanded_from = expanded_from
+        self.uses: list[Use] = []
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.tensor.is_leaf
+
+    def add(self, use: Use) -> None:
+        """Record a use. Called in the backward pass, when the gradient is known."""
+        self.uses.append(use)
+
+
+class Tape(TorchFunctionMode):
+    """Records every use of the model's trainable weights during one forward pass.
+
+    ``units`` is the number of protected units in the batch. A tensor with r · units rows holds r rows of
+    each unit, one unit after the other.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], units: int) -> None:
+        super().__init__()
+        self.units = units
+        self.slots: dict[int, Slot] = {id(p): Slot(p) for p in parameters}
+        self.parameters = [slot.tensor for slot in self.slots.values()]
+        # The root of every recorded operation: without it, autograd would not visit a first layer whose
+        # input needs no gradient and whose weight is detached.
+        device = self.parameters[0].device if self.parameters else None
+        self.anchor = torch.zeros((), requires_grad=True, device=device)
+        self.fallbacks: set[str] = set()
+        self._mark = object()
+
+    # --- the forward pass -------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        tensors = list(_tensors(args, kwargs))
+        slots = self.slots
+        if not any(id(t) in slots for t in tensors):
+            out = _run(func, args, kwargs)
+            if any(getattr(t, "_saltflat_rows", None) is self._mark for t in tensors):
+                self.mark(_tensors((out,), {}))
+            return out
+        if not any(self.holds_rows(t) for t in tensors):
+            return self.derive(func, *args, **kwargs)
+        known = RULES.get(func)
+        out = NotImplemented if known is None else known(self, func, args, kwargs)
+        if out is NotImplemented:
+            from saltflat.engine.fallback import run_one_operation
+
+            self.fallbacks.add(getattr(func, "__name__", str(func)))
+            out = run_one_operation(self, func, args, kwargs)
+        self.mark(_tensors((out,), {}))
+        return out
+
+    def derive(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run an operation on weights alone: its results are weights too."""
+        out = func(*args, **kwargs)
+        for t in _tensors((out,), {}):
+            if t.requires_grad and id(t) not in self.slots:
+                source = self.slots.get(id(args[0])) if func in _EXPANSIONS and args else None
+                self.slots[id(t)] = Slot(t, expanded_from=source)
+        return out
+
+    def slot_of(self, tensor: Any) -> Slot | None:
+        """The slot of a trainable or derived weight; None for anything else."""
+        return self.slots.get(id(tensor)) if isinstance(tensor, Tensor) else None
+
+    def holds_rows(self, tensor: Any) -> bool:
+        """Whether a tensor depends on the batch."""
+        if not isinstance(tensor, Tensor) or id(tensor) in self.slots:
+            return False
+        return tensor.requires_grad or getattr(tensor, "_saltflat_rows", None) is self._mark
+
+    def rows_per_unit(self, rows: int) -> int | None:
+        """How many rows each unit has in a tensor of ``rows`` rows; None if they cannot be its rows."""
+        return rows // self.units if rows % self.units == 0 else None
+
+    def require_rows(self, tensor: Tensor) -> None:
+        """Make sure that a layer's input has its rows first."""
+        if tensor.dim() > 1 and self.rows_per_unit(tensor.shape[0]) is not None:
+            return
+        if tensor.dim() > 2 and self.rows_per_unit(tensor.shape[1]) is not None:
+            raise RefusedError(
+                "This model",
+                f"a layer gets an input of shape {tuple(tensor.shape)} with the batch in the second dimension.",
+                "Keep the batch in the first dimension throughout (batch_first=True, no transpose before a layer).",
+            )
+        raise OffTapeError  # ragged rows, such as the tokens under a mask
+
+    def mark(self, tensors: Iterable[Tensor]) -> None:
+        """Note that these tensors depend on the batch."""
+        for tensor in tensors:
+            # On the tensor object: torch keeps it alive as long as the tensor itself, and no longer.
+            tensor._saltflat_rows = self._mark  # type: ignore[attr-defined]
+
+    # --- after the backward pass ------------------------------------------------------------------
+
+    def backward(self, losses: Tensor) -> bool:
+        """Run the backward pass; True if every gradient went through the tape."""
+        if not losses.requires_grad:
+            return True
+        try:
+            leaked = torch.autograd.grad(losses.sum(), [self.anchor, *self.parameters], allow_unused=True)
+        except CheckpointError:  # what is computed again in the backward pass is not on the tape
+            return False
+        return all(grad is None for grad in leaked[1:])
+
+    def collected(self) -> dict[int, Use]:
+        """One use for each parameter that was used, by the parameter's id."""
+        with torch.no_grad():
+            return self._collected()
+
+    def _collected(self) -> dict[int, Use]:
+        slots = list(self.slots.values())
+        for slot in reversed(slots):  # later derivations first: they feed earlier ones
+            if slot.uses and not slot.is_parameter:
+                self._pull_back(slot)
+        return {id(s.tensor): merged(s.uses) for s in slots if s.uses and s.is_parameter}
+
+    def _pull_back(self, slot: Slot) -> None:
+        """Carry the per-unit gradients of a derived weight back to the parameters it came from."""
+        uses, slot.uses = slot.uses, []
+        use = merged(uses)
+        source = slot.expanded_from
+        if source is not None and isinstance(use, RowUse) and _was_one_row(slot.value, source.value):
+            source.add(DirectUse(_unexpanded(use, source.value), rule=use.rule))
+            return
+        parents = self.parameters
+        grads = use.gradients()
+        pulled = vector_jacobian_products(slot.tensor, parents, grads)
+        for parent, grad in zip(parents, pulled):
+            if grad is not None:
+                self.slots[id(parent)].add(DirectUse(grad, rule=f"{use.rule} (derived weight)"))
+
+
+def vector_jacobian_products(output: Tensor, inputs: list[Tensor], grads: Tensor) -> list[Tensor | None]:
+    """For each row of ``grads``, the gradient of ``output`` in that direction; batched where torch can."""
+    try:
+        return list(
+            torch.autograd.grad(
+                output, inputs, grads, retain_graph=True, allow_unused=True, is_grads_batched=True
+            )
+        )
+    except RuntimeError:  # an operation without a batching rule: one row at a time
+        rows = [torch.autograd.grad(output, inputs, g, retain_graph=True, allow_unused=True) for g in grads]
+        stacked: list[Tensor | None] = []
+        for column in zip(*rows):
+            stacked.append(None if column[0] is None else torch.stack(column))
+        return stacked
+
+
+def as_sequence(tape: Tape, tensor: Tensor, features: int) -> Tensor:
+    """View rows x ... x features as units x T x features."""
+    return tensor.reshape(tape.units, -1, features)
+
+
+def linear_use(tape: Tape, inputs: Tensor, grad: Tensor, rule: str = "linear") -> OuterUse:
+    """The use of a weight ``out x in`` by ``inputs @ weight.T``."""
+    left = as_sequence(tape, grad, grad.shape[-1])
+    return OuterUse(left, as_sequence(tape, inputs, inputs.shape[-1]), rule=rule)
+
+
+def bias_use(tape: Tape, grad: Tensor, rule: str = "linear") -> DirectUse:
+    """The use of a bias added along the last dimension."""
+    sequence = as_sequence(tape, grad, grad.shape[-1])
+    return DirectUse(sequence.squeeze(1) if sequence.shape[1] == 1 else sequence.sum(1), rule=rule)
+
+
+_EXPANSIONS = {Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.broadcast_to}
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        # Convolutions run with channels last; a model written for the default layout may flatten by view.
+        if func is Tensor.view and not any(isinstance(size, torch.dtype) for size in args[1:]):
+            return Tensor.reshape(*args, **kwargs)
+        raise
+
+
+def _was_one_row(expanded: Tensor, source: Tensor) -> bool:
+    return source.dim() < expanded.dim() or source.shape[0] == 1
+
+
+def _unexpanded(use: RowUse, source: Tensor) -> Tensor:
+    """Per-unit gradients of what was expanded over the rows: sums instead of a diagonal embedding."""
+    grads = use.grads
+    shape = (1,) * (grads.dim() - source.dim()) + tuple(source.shape)
+    summed = [d for d in range(1, grads.dim()) if shape[d] == 1 and grads.shape[d] != 1]
+    reduced = grads.sum(summed, keepdim=True) if summed else grads
+    return reduced.reshape(use.units, -1, *source.shape).sum(1)
+
+
+def _tensors(args: Iterable[Any], kwargs: dict[str, Any]) -> Iterable[Tensor]:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _tensors(value, {})

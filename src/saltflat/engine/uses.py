@@ -1,0 +1,281 @@
+"""Uses of a weight: what one operation's backward pass says about each unit's gradient.
+
+A *unit* is what the guarantee protects: an example, or a person with several rows. A use keeps just
+enough to answer three questions about the per-unit gradients of one weight, without ever letting
+autograd form the batch gradient:
+
+- ``squared_norms()``   how long each unit's gradient is,
+- ``weighted_sum(c)``   the sum of the gradients, unit i scaled by ``c[i]``,
+- ``gradients()``       the gradients themselves, one row a unit, where nothing cheaper will do.
+
+References: Lee & Kifer 2021 (fast clipping), Li et al. 2022 (ghost norms for sequences), Bu et al.
+2023 (book-keeping: one backward pass).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# Above this many numbers a weight's per-unit gradients are not instantiated if a ghost form exists.
+INSTANTIATION_LIMIT = 48_000_000
+# A ghost norm is a difference of large numbers when the terms of a sequence cancel. Below this
+# fraction of its terms, float32 cannot be trusted to bound the norm, and the unit is instantiated.
+CANCELLATION = 1e-2
+
+
+class Use(Protocol):
+    """One weight, used once in the forward pass."""
+
+    rule: str
+
+    def squared_norms(self) -> Tensor: ...
+    def weighted_sum(self, factors: Tensor) -> Tensor: ...
+    def gradients(self) -> Tensor: ...
+    def silence(self, units: Tensor) -> None:
+        """Make the marked units contribute exactly zero, whatever they held."""
+        ...
+
+
+@dataclass
+class DirectUse:
+    """Per-unit gradients that are small enough to hold: biases, scales, norms, tokens."""
+
+    grads: Tensor  # units x *shape
+    rule: str = "direct"
+
+    def squared_norms(self) -> Tensor:
+        return torch.linalg.vector_norm(self.grads.reshape(len(self.grads), -1), dim=1).square()
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        return (factors @ self.grads.reshape(len(self.grads), -1)).view(self.grads.shape[1:])
+
+    def gradients(self) -> Tensor:
+        return self.grads
+
+    def silence(self, units: Tensor) -> None:
+        self.grads = without(self.grads, units)
+
+
+@dataclass
+class OuterUse:
+    """A matrix whose gradient is a sum of outer products: ``Σ_t left[t] ⊗ right[t]``.
+
+    ``left`` is units x T x rows and ``right`` units x T x columns. With T = 1 the norm is a product of
+    two norms. With sequences it is either read off the two Gram matrices (T² (rows + columns)) or off
+    the instantiated gradient (T · rows · columns), whichever is less work.
+    """
+
+    left: Tensor
+    right: Tensor
+    rule: str = "linear"
+    _instantiated: Tensor | None = None
+
+    def squared_norms(self) -> Tensor:
+        if self.left.shape[1] == 1:
+            left = torch.linalg.vector_norm(self.left.squeeze(1), dim=1)
+            right = torch.linalg.vector_norm(self.right.squeeze(1), dim=1)
+            return (left * right).square()
+        if self.prefers_ghost():
+            return self.ghost_norms()
+        return DirectUse(self.gradients()).squared_norms()
+
+    def prefers_ghost(self) -> bool:
+        """Whether the Gram matrices are less work (and memory) than the gradients themselves."""
+        units, length, rows = self.left.shape
+        return ghost_is_cheaper(units, length, rows, self.right.shape[2])
+
+    def ghost_norms(self) -> Tensor:
+        """Squared norms off the two Gram matrices."""
+        return _resolved(_outer_gram, self.left, self.right)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        if self._instantiated is not None:
+            return DirectUse(self._instantiated).weighted_sum(factors)
+        rows, columns = self.left.shape[2], self.right.shape[2]
+        if rows <= columns:  # scale the narrower side
+            left = (self.left * factors[:, None, None]).reshape(-1, rows)
+            return left.mT @ self.right.reshape(-1, columns)
+        right = (self.right * factors[:, None, None]).reshape(-1, columns)
+        return self.left.reshape(-1, rows).mT @ right
+
+    def gradients(self) -> Tensor:
+        if self._instantiated is None:
+            self._instantiated = torch.bmm(self.left.mT, self.right)
+        return self._instantiated
+
+    def silence(self, units: Tensor) -> None:
+        self.left, self.right = without(self.left, units), without(self.right, units)
+        if self._instantiated is not None:
+            self._instantiated = without(self._instantiated, units)
+
+
+def ghost_is_cheaper(units: int, length: int, rows: int, columns: int) -> bool:
+    """Gram matrices, or per-unit gradients, for a rows x columns matrix and sequences of this length?"""
+    if length == 1 or units * rows * columns > INSTANTIATION_LIMIT:
+        return True
+    ghost = length * length * (rows + columns) + length * rows * columns
+    # Reading the instantiated gradients back twice is bound by memory: about eight multiplies each.
+    return ghost < length * rows * columns + 16 * rows * columns
+
+
+@dataclass
+class LookupUse:
+    """A table of which rows were looked up: the gradient of row v is ``Σ_{t: index[t] = v} grad[t]``."""
+
+    index: Tensor  # units x T
+    grad: Tensor  # units x T x columns
+    rows: int
+    rule: str = "embedding"
+
+    def squared_norms(self) -> Tensor:
+        same = self.index[:, :, None] == self.index[:, None, :]
+        return _resolved(_lookup_gram, same, self.grad)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        columns = self.grad.shape[2]
+        total = self.grad.new_zeros(self.rows, columns)
+        scaled = (self.grad * factors[:, None, None]).reshape(-1, columns)
+        return total.index_add_(0, self.index.reshape(-1), scaled)
+
+    def gradients(self) -> Tensor:
+        units, _, columns = self.grad.shape
+        total = self.grad.new_zeros(units * self.rows, columns)
+        offset = torch.arange(units, device=self.index.device)[:, None] * self.rows
+        total.index_add_(0, (self.index + offset).reshape(-1), self.grad.reshape(-1, columns))
+        return total.view(units, self.rows, columns)
+
+    def silence(self, units: Tensor) -> None:
+        self.grad = without(self.grad, units)
+
+
+@dataclass
+class RowUse:
+    """A tensor with one row a unit (or several rows, grouped by unit): unit i touches its own rows only."""
+
+    grads: Tensor  # rows x *shape
+    units: int
+    rule: str = "direct"
+
+    def squared_norms(self) -> Tensor:
+        return torch.linalg.vector_norm(self.grads.reshape(self.units, -1), dim=1).square()
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        shape = (self.units, -1, *self.grads.shape[1:])
+        scale = factors.view(-1, *[1] * (len(shape) - 1))
+        return (self.grads.reshape(shape) * scale).view(self.grads.shape)
+
+    def gradients(self) -> Tensor:
+        """The diagonal embedding: unit i's gradient is zero outside its own rows."""
+        each = len(self.grads) // self.units
+        grads = self.grads.new_zeros(self.units, self.units, each, *self.grads.shape[1:])
+        own = torch.arange(self.units, device=grads.device)
+        grads[own, own] = self.grads.reshape(self.units, each, *self.grads.shape[1:])
+        return grads.view(self.units, *self.grads.shape)
+
+    def silence(self, units: Tensor) -> None:
+        each = len(self.grads) // self.units
+        self.grads = without(self.grads, units.repeat_interleave(each))
+
+
+def merged(uses: Sequence[Use]) -> Use:
+    """One use for a weight that was used several times (tied, re-used, recurrent by hand).
+
+    A unit's gradient is the sum over the uses, so norms do not add: the uses are put together first.
+
+    >>> half = OuterUse(torch.ones(2, 1, 3), torch.ones(2, 1, 4))
+    >>> merged([half, half]).squared_norms()      # (1 + 1)² · 12, not 12 + 12
+    tensor([48., 48.])
+    """
+    outers = [use for use in uses if isinstance(use, OuterUse)]
+    lookups = [use for use in uses if isinstance(use, LookupUse)]
+    rest = [use for use in uses if not isinstance(use, OuterUse | LookupUse)]
+    outer, lookup = _joined_outer(outers), _joined_lookup(lookups)
+    parts: list[Use] = [use for use in (outer, lookup) if use is not None] + rest
+    if len(parts) == 1:
+        return parts[0]
+    if outer is not None and lookup is not None and not rest:
+        return TiedUse(outer, lookup)
+    total = parts[0].gradients()
+    for use in parts[1:]:
+        total = total + use.gradients()
+    return DirectUse(total, rule=" + ".join(dict.fromkeys(use.rule for use in uses)))
+
+
+@dataclass
+class TiedUse:
+    """A table looked up at the input and multiplied at the output, as language models tie them."""
+
+    outer: OuterUse  # left: units x S x vocabulary, right: units x S x columns
+    lookup: LookupUse
+    rule: str = "linear + embedding"
+
+    def squared_norms(self) -> Tensor:
+        parts = (self.outer.left, self.outer.right, self.lookup.index, self.lookup.grad)
+        return _resolved(_tied_gram, *parts)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        return self.outer.weighted_sum(factors) + self.lookup.weighted_sum(factors)
+
+    def gradients(self) -> Tensor:
+        return self.outer.gradients() + self.lookup.gradients()
+
+    def silence(self, units: Tensor) -> None:
+        self.outer.silence(units)
+        self.lookup.silence(units)
+
+
+def _joined_outer(uses: list[OuterUse]) -> OuterUse | None:
+    if len(uses) <= 1:
+        return uses[0] if uses else None
+    left = torch.cat([use.left for use in uses], dim=1)
+    return OuterUse(left, torch.cat([use.right for use in uses], dim=1), rule=uses[0].rule)
+
+
+def _joined_lookup(uses: list[LookupUse]) -> LookupUse | None:
+    if len(uses) <= 1:
+        return uses[0] if uses else None
+    index = torch.cat([use.index for use in uses], dim=1)
+    return LookupUse(index, torch.cat([use.grad for use in uses], dim=1), uses[0].rows)
+
+
+def _outer_gram(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    gram = torch.bmm(left, left.mT).mul_(torch.bmm(right, right.mT))
+    return gram.sum(dim=(1, 2)), gram.diagonal(dim1=1, dim2=2).sum(1)
+
+
+def _lookup_gram(same: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    gram = torch.bmm(grad, grad.mT)
+    return (gram * same).sum(dim=(1, 2)), gram.diagonal(dim1=1, dim2=2).sum(1)
+
+
+def _tied_gram(left: Tensor, right: Tensor, index: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    outer, outer_terms = _outer_gram(left, right)
+    lookup, lookup_terms = _lookup_gram(index[:, :, None] == index[:, None, :], grad)
+    looked_up = left.gather(2, index[:, None, :].expand(-1, left.shape[1], -1))
+    cross = (looked_up * torch.bmm(right, grad.mT)).sum(dim=(1, 2))
+    return outer + lookup + 2 * cross, outer_terms + lookup_terms
+
+
+def _resolved(form: Callable[..., tuple[Tensor, Tensor]], *parts: Tensor) -> Tensor:
+    """The squared norms of a ghost form, computed again in float64 where its terms cancel.
+
+    Whatever precision is left is rounded up: a norm may be overstated, never understated.
+    """
+    squared, terms = form(*parts)
+    doubtful = (squared < CANCELLATION * terms) & torch.isfinite(terms)
+    if bool(doubtful.any()):
+        rows = [part[doubtful] for part in parts]
+        exact, exact_terms = form(*[row.double() if row.is_floating_point() else row for row in rows])
+        squared[doubtful] = torch.maximum(exact, 1e-12 * exact_terms).to(squared.dtype)
+    return squared
+
+
+def without(values: Tensor, rows: Tensor) -> Tensor:
+    """The values with the marked rows set to zero, whatever they held."""
+    # where, not a product: zero times infinity is not zero
+    return torch.where(rows.view(-1, *[1] * (values.dim() - 1)), torch.zeros_like(values[:1]), values)
