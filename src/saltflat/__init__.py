@@ -1,0 +1,70 @@
+"""saltflat: train PyTorch models on private data. *Salt* is the noise, *flat* the minimum that survives it.
+
+>>> import saltflat as sf
+>>> plan = sf.plans.dp_sgd(epsilon=1.0, delta=1e-5, population=60_000, batch_size=2048, epochs=40)
+>>> plan.steps
+1172
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from saltflat import data, models, plans
+    from saltflat.engine import ClippedSum, clipped_sum
+    from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
+    from saltflat.plan import Budget, Phase, Plan
+    from saltflat.training.fit import fit, steps
+    from saltflat.training.run import Run
+
+__version__ = "0.1.0"
+
+# Names are loaded when they are first used: torch takes a second to import, and `saltflat --help` needs none.
+_HOMES = {
+    "Budget": "saltflat.plan",
+    "ClippedSum": "saltflat.engine",
+    "InputError": "saltflat.errors",
+    "Phase": "saltflat.plan",
+    "Plan": "saltflat.plan",
+    "PrivacyWarning": "saltflat.errors",
+    "RefusedError": "saltflat.errors",
+    "Run": "saltflat.training.run",
+    "SaltflatError": "saltflat.errors",
+    "clipped_sum": "saltflat.engine",
+    "fit": "saltflat.training.fit",
+    "steps": "saltflat.training.fit",
+}
+_CHAPTERS = ("data", "models", "plans")
+
+__all__ = [
+    "Budget",
+    "ClippedSum",
+    "InputError",
+    "Phase",
+    "Plan",
+    "PrivacyWarning",
+    "RefusedError",
+    "Run",
+    "SaltflatError",
+    "__version__",
+    "clipped_sum",
+    "data",
+    "fit",
+    "models",
+    "plans",
+    "steps",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CHAPTERS:
+        return importlib.import_module(f"saltflat.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'saltflat' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,8 @@ from saltflat.engine import rules as _rules
 from saltflat.engine.clipping import ClippingFunction, flat, total_norm
 from saltflat.engine.fallback import example_by_example
 from saltflat.engine.tape import OffTapeError, Tape
-from saltflat.engine.uses import Use
-from saltflat.errors import InputError
+from saltflat.engine.uses import Use, merged
+from saltflat.errors import InputError, check_count
 
 assert _rules  # importing them registers them
 
@@ -25,6 +25,8 @@ LossFunction = Callable[[Any, Tensor], Tensor]
 # What a micro-batch may hold: small enough for a last-level cache, large enough for the matrix products.
 MICRO_BATCH_BYTES = 64 * 2**20
 LARGEST_MICRO_BATCH = 4096
+# A gradient longer than this counts as not finite: the factor that would shorten it has lost its digits.
+LONGEST = 1e30
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class _Facts:
 
     micro_batch: int | None = None
     off_tape: bool = False
+    needs_company: bool = False  # the model does not take a batch of one
+    ratios: frozenset[int] | None = None  # how many rows a unit has where it meets weights
     examined: bool = False
 
 
@@ -63,6 +67,7 @@ def clipped_sum(
     clipping: ClippingFunction = flat,
     rows_per_unit: int = 1,
     row_weights: Tensor | None = None,
+    displacements: Sequence[Mapping[str, Tensor]] | None = None,
     micro_batch: int | None = None,
     check: bool = True,
 ) -> ClippedSum:
@@ -72,7 +77,8 @@ def clipped_sum(
     tensors with the examples in the first dimension; the model is called with it, ``*``\\ it or ``**``\\ it.
 
     Several rows can belong to one unit: with ``rows_per_unit=k``, rows i·k … i·k+k−1 are unit i, their
-    losses are added (times ``row_weights``), and the unit is clipped once.
+    losses are added (times ``row_weights``), and the unit is clipped once. With ``displacements`` of the weights,
+    view k of each row (rows k, k + K, k + 2K …) is taken with the weights moved by ``displacements[k]``.
 
     Guarantees: adding or removing one unit moves the sum by at most ``clip_norm``, whatever the unit holds;
     a unit whose gradient is not finite contributes zero. Memory depends on the micro-batch, not on the batch.
@@ -90,10 +96,18 @@ def clipped_sum(
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
         raise InputError("model", model, "at least one parameter with requires_grad=True", problem="has none")
-    core: nn.Module = getattr(
-        model, "_orig_mod", model
-    )  # torch.compile wraps; the engine needs the operations
+    for name, p in parameters.items():
+        if p.dtype in (torch.float16, torch.bfloat16):
+            raise InputError(
+                "model", f"{name} in {p.dtype}", "trainable parameters in float32 or float64",
+                problem="is too short to bound a sum by",
+                cure="Keep the weights in float32 and let torch.autocast shorten the activations.",
+            )  # fmt: skip
+    core: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile hides the operations
     rows = len(targets)
+    check_count("rows_per_unit", rows_per_unit)
+    if micro_batch is not None:
+        check_count("micro_batch", micro_batch)
     if rows % rows_per_unit:
         raise InputError("rows_per_unit", rows_per_unit, f"a divisor of the {rows} rows")
     batch = _Batch(core, loss_fn, inputs, targets, row_weights)
@@ -101,26 +115,65 @@ def clipped_sum(
     if check and rows and not facts.examined:
         from saltflat.engine.probe import examine
 
-        facts.off_tape = examine(model, loss_fn, inputs, targets)
-        facts.examined = True
+        found = examine(model, loss_fn, inputs, targets)
+        facts.off_tape, facts.needs_company, facts.ratios = found.off_tape, found.needs_company, found.ratios
+        facts.examined = rows >= 3  # fewer rows may look alike: look again at the next batch
 
     sums: dict[str, Tensor] = {}
     norms: list[Tensor] = []
     names: dict[str, str] = {}
     for part in _micro_batches(rows // rows_per_unit, rows_per_unit, micro_batch, facts):
-        uses = batch.uses(parameters, part, rows_per_unit, facts)
+        if displacements is None:
+            uses = batch.uses(parameters, part, rows_per_unit, facts)
+        else:
+            uses = _uses_over_views(batch, parameters, part, rows_per_unit, displacements, facts)
         with torch.no_grad():
-            part_norms, part_sums = _clip_and_sum(uses, clip_norm, clipping)
+            units = (part.stop - part.start) // rows_per_unit
+            part_norms, part_sums = _clip_and_sum(parameters, uses, units, clip_norm, clipping)
         norms.append(part_norms)
         for name, value in part_sums.items():
             sums[name] = sums[name].add_(value) if name in sums else value.contiguous()
         names |= {name: use.rule for name, use in uses.items()}
         if facts.micro_batch is None:
-            facts.micro_batch = _fitting_micro_batch(uses, (part.stop - part.start) // rows_per_unit)
-    grads = {name: sums.get(name, torch.zeros_like(p)) for name, p in parameters.items()}
-    empty = torch.zeros(0, dtype=next(iter(grads.values())).dtype)
+            facts.micro_batch = _fitting_micro_batch(uses, units)
+    grads = {name: sums[name] if name in sums else torch.zeros_like(p) for name, p in parameters.items()}
+    some = next(iter(parameters.values()))
+    empty = torch.zeros(0, dtype=some.abs().dtype, device=some.device)
     rules = {name: names.get(name, "unused") for name in parameters}
     return ClippedSum(grads, torch.cat(norms) if norms else empty, rules)
+
+
+def _uses_over_views(
+    batch: _Batch,
+    parameters: dict[str, nn.Parameter],
+    part: slice,
+    each: int,
+    displacements: Sequence[Mapping[str, Tensor]],
+    facts: _Facts,
+) -> dict[str, Use]:
+    """One pass a view, each at weights of its own; a unit's gradient is the sum over its views."""
+    views = len(displacements)
+    if views == 0 or each % views:
+        raise InputError("displacements", views, f"a number of views that divides rows_per_unit={each}")
+    found: dict[str, list[Use]] = {}
+    for view, displacement in enumerate(displacements):
+        rows = torch.arange(part.start, part.stop, device=batch.targets.device)[view::views]
+        weights = None if batch.row_weights is None else batch.row_weights[rows]
+        seen = _Batch(batch.model, batch.loss_fn, take(batch.inputs, rows), batch.targets[rows], weights)
+        before = {name: p.detach().clone() for name, p in parameters.items()}
+        try:
+            with torch.no_grad():
+                for name, p in parameters.items():
+                    p.add_(displacement[name])
+            uses = seen.uses(parameters, slice(0, len(rows)), each // views, facts)
+        finally:
+            with torch.no_grad():
+                for name, p in parameters.items():
+                    p.copy_(before[name])
+        for name, use in uses.items():
+            found.setdefault(name, []).append(use)
+    with torch.no_grad():
+        return {name: merged(uses) for name, uses in found.items()}
 
 
 @dataclass(frozen=True)
@@ -134,17 +187,25 @@ class _Batch:
     def signature(self) -> Any:
         shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in leaves(self.inputs))
         trainable = tuple(p.requires_grad for p in self.model.parameters())
-        return shapes, self.model.training, trainable
+        training = tuple(module.training for module in self.model.modules())
+        # A loss function that is made anew for each step has the same code.
+        return shapes, training, trainable, getattr(self.loss_fn, "__code__", type(self.loss_fn))
 
-    def losses(self, part: slice, tape: Tape | None = None) -> Tensor:
-        """One loss a row, with the tape watching if there is one."""
-        inputs, targets = take(self.inputs, part), self.targets[part]
+    def losses(self, part: slice, company: bool, tape: Tape | None = None) -> Tensor:
+        """One loss a row, with the tape watching if there is one.
+
+        With ``company``, a single row gets a copy whose loss counts nothing.
+        """
+        rows = torch.tensor([part.start, part.start]) if company else part
+        inputs, targets = take(self.inputs, rows), self.targets[rows]
         if tape is not None:
             tape.mark([*leaves(inputs), targets])
         with torch.enable_grad(), without_compilation(self.model), tape or nullcontext():
             losses = self.loss_fn(call_model(self.model, inputs), targets)
             check_losses(losses, len(targets))
-            return losses if self.row_weights is None else losses * self.row_weights[part]
+            if company:
+                losses = losses * losses.new_tensor([1.0, 0.0])
+            return losses if self.row_weights is None else losses * self.row_weights[rows]
 
     def uses(
         self, parameters: dict[str, nn.Parameter], part: slice, each: int, facts: _Facts
@@ -153,38 +214,53 @@ class _Batch:
         units = (part.stop - part.start) // each
         collected: dict[int, Any] | None = None
         if not facts.off_tape:
-            collected = self._on_tape(list(parameters.values()), part, units)
+            collected = self._on_tape(list(parameters.values()), part, units, facts)
         if collected is None:
             facts.off_tape = True
+            company = facts.needs_company and each == 1
 
             def losses_of(rows: slice) -> Tensor:
-                return self.losses(slice(part.start + rows.start, part.start + rows.stop))
+                return self.losses(slice(part.start + rows.start, part.start + rows.stop), company)
 
             collected = example_by_example(list(parameters.values()), losses_of, units, each)
         return {name: collected[id(p)] for name, p in parameters.items() if id(p) in collected}
 
-    def _on_tape(self, parameters: list[nn.Parameter], part: slice, units: int) -> dict[int, Use] | None:
-        tape = Tape(parameters, units)
+    def _on_tape(
+        self, parameters: list[nn.Parameter], part: slice, units: int, facts: _Facts
+    ) -> dict[int, Use] | None:
+        company = facts.needs_company and part.stop - part.start == 1
+        tape = Tape(parameters, units + company)
         try:
-            losses = self.losses(part, tape)
+            losses = self.losses(part, company, tape)
+            # Rows that were counted otherwise when the model was examined: they depend on the data.
+            if facts.ratios is not None and tape.units > 1 and not tape.ratios <= facts.ratios:
+                return None
+            return tape.collected() if tape.backward(losses) else None
         except OffTapeError:
             return None
-        return tape.collected() if tape.backward(losses) else None
 
 
 def _clip_and_sum(
-    uses: dict[str, Use], clip_norm: float, clipping: ClippingFunction
+    parameters: dict[str, nn.Parameter],
+    uses: dict[str, Use],
+    units: int,
+    clip_norm: float,
+    clipping: ClippingFunction,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    squared = {name: use.squared_norms() for name, use in uses.items()}
+    """The norms of the units, and the sums of their clipped gradients by parameter name."""
+    known = {name: use.squared_norms() for name, use in uses.items()}
+    # A clipping function sees the same names each time, whatever this micro-batch used.
+    zeros = torch.zeros_like(next(iter(known.values()))) if known else torch.zeros(units)
+    squared = {name: known.get(name, zeros) for name in parameters}
     total = total_norm(squared)
-    broken = ~torch.isfinite(total)
+    broken = ~(total < LONGEST)
     factors = clipping(squared, clip_norm)
     if bool(broken.any()):
         for use in uses.values():
             use.silence(broken)
         factors = {name: factor.masked_fill(broken, 0.0) for name, factor in factors.items()}
-    dtype = next(iter(squared.values())).dtype
-    return total.to(dtype), {name: use.weighted_sum(factors[name].to(dtype)) for name, use in uses.items()}
+    sums = {name: use.weighted_sum(factors[name].to(parameters[name].dtype)) for name, use in uses.items()}
+    return total[:units].to(zeros.dtype), sums
 
 
 def _micro_batches(units: int, each: int, wanted: int | None, facts: _Facts) -> Iterator[slice]:
@@ -257,5 +333,5 @@ def check_losses(losses: Any, rows: int) -> None:
 def without_compilation(model: nn.Module) -> AbstractContextManager[Any]:
     """Run compiled parts of the model eagerly: the tape must see their operations."""
     if any(type(module).__name__ == "OptimizedModule" for module in model.modules()):
-        return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
+        return torch.compiler.set_stance("force_eager")
     return nullcontext()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from saltflat.engine.tape import OffTapeError, Tape
+from saltflat.engine.tape import OffTapeError, Tape, gradients_of, writes_in_place
 from saltflat.engine.uses import DirectUse
 
 
@@ -34,11 +34,11 @@ def run_one_operation(tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict
     rows_at = [i for i, leaf in enumerate(leaves) if tape.holds_rows(leaf)]
     slots_at = [i for i, leaf in enumerate(leaves) if tape.slot_of(leaf) is not None]
     # What writes into its arguments cannot be run twice, which this needs.
-    name = getattr(func, "__name__", "")
-    if (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name == "__setitem__":
+    if writes_in_place(func):
         raise OffTapeError
+    name = getattr(func, "__name__", "")
     count = {leaves[i].shape[0] if leaves[i].dim() else 0 for i in rows_at}
-    if len(count) != 1 or tape.rows_per_unit(rows := count.pop()) is None or rows == 0:
+    if len(count) != 1 or not tape.splits(rows := count.pop()) or rows == 0:
         raise OffTapeError
     slots = [tape.slots[id(leaves[i])] for i in slots_at]
     data = [leaves[i].detach() for i in rows_at]
@@ -64,7 +64,7 @@ def run_one_operation(tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict
 
     def one_row(inputs: Any, grads: Any) -> Any:
         single = [x.unsqueeze(0) for x in inputs]
-        _, pull = torch.func.vjp(lambda *weights: flat(weights, single), *values)
+        pull = torch.func.vjp(lambda *weights: flat(weights, single), *values)[1]
         return pull(tuple(g.unsqueeze(0) for g in grads))
 
     def record(grads: tuple[Tensor, ...]) -> None:
@@ -104,8 +104,12 @@ def _vmapped(one_row: Callable[..., Any], data: list[Tensor], grads: tuple[Tenso
             warnings.filterwarnings("ignore", message=".*performance drop.*")
             return list(torch.func.vmap(one_row)(data, grads))
     except (RuntimeError, ValueError):  # data-dependent control flow, or no batching rule
+        pass
+    try:
         singles = [one_row([x[i] for x in data], [g[i] for g in grads]) for i in range(len(data[0]))]
         return [torch.stack(column) for column in zip(*singles)]
+    except (RuntimeError, ValueError) as error:  # an operation that does not take a single row
+        raise OffTapeError from error
 
 
 def example_by_example(
@@ -115,11 +119,7 @@ def example_by_example(
     rows: list[list[Tensor]] = []
     for unit in range(units):
         losses = losses_of(slice(unit * each, (unit + 1) * each))
-        grads = (
-            torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
-            if losses.requires_grad
-            else [None] * len(parameters)
-        )
+        grads = gradients_of(losses, list(parameters)) if losses.requires_grad else [None] * len(parameters)
         rows.append([torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads)])
     return {
         id(p): DirectUse(torch.stack([row[i].detach() for row in rows]), rule="example by example")

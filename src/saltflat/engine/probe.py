@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,23 +25,38 @@ from torch.overrides import TorchFunctionMode
 
 from saltflat.engine.clipped_sum import call_model, check_losses, leaves, take, without_compilation
 from saltflat.engine.fallback import example_by_example
-from saltflat.engine.tape import OffTapeError, Tape
+from saltflat.engine.tape import BatchElsewhereError, OffTapeError, Tape
 from saltflat.errors import RefusedError
 
 # Two ways to compute one gradient in float32 differ by rounding, some 1e-5; a wrong one differs by itself.
 TOLERANCE = 1e-3
+# Models are tried on two and on three rows, and on five where three happen to be a size in the model.
+MOST = 5
+FIRST = "the batch must be the first dimension of every layer (batch_first=True; no transpose before it)."
+MIXING = (
+    "one example changes the outputs of the others: examples mix, or the batch is not the first dimension."
+)
 CURE = "sf.models.make_private_friendly(model) replaces it and keeps the weights."
 
 
-def examine(model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Any, targets: Tensor) -> bool:
-    """Refuse what cannot be private; True if the model must be computed example by example."""
+@dataclass(frozen=True)
+class Findings:
+    """What the engine has to know about a model that may be trained."""
+
+    off_tape: bool = False
+    needs_company: bool = False
+    ratios: frozenset[int] | None = None
+
+
+def examine(model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Any, targets: Tensor) -> Findings:
+    """Refuse what cannot be private; otherwise say how the model is to be computed."""
     refuse_by_name(model)
     core: nn.Module = getattr(model, "_orig_mod", model)
-    rows = torch.arange(3, device=targets.device) % len(targets)
-    few, answers = _finite(take(inputs, rows)), targets[rows]
+    rows = torch.arange(MOST, device=targets.device) % len(targets)
+    few, (answers,) = _tamed(take(inputs, rows), len(targets)), _tamed((targets[rows],), MOST)
     with _untouched(core):
-        _refuse_mixing(core, few)
-        return _off_tape(core, loss_fn, few, answers)
+        _refuse_mixing(core, take(few, slice(0, 3)))
+        return _compared(_Trial(core, loss_fn, few, answers))
 
 
 def refuse_by_name(model: nn.Module) -> None:
@@ -60,7 +76,7 @@ def refuse_by_name(model: nn.Module) -> None:
             raise RefusedError(
                 where, "max_norm rewrites the rows that were looked up, without noise.", "Leave max_norm out."
             )
-        if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        if any(nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
             raise RefusedError(
                 where, "its parameters do not exist yet, and their shape must not come from private data.",
                 "Run the model once on a synthetic batch first.",
@@ -75,84 +91,126 @@ def _refuse_mixing(model: nn.Module, inputs: Any) -> None:
         poisoned, poisoned_buffers = _outputs(model, take(inputs, torch.tensor([0, 0, 2])))
         if clean is None or poisoned is None:
             return
-    for before, after in zip(clean, poisoned):
-        if before.dim() == 0 or before.shape[0] != 3 or before.shape != after.shape:
-            raise RefusedError(
-                "This model", "its output does not have one row per example in the first dimension.",
-                "Return a tensor whose first dimension is the batch.",
-            )  # fmt: skip
+    with_rows = [(a, b) for a, b in zip(clean, poisoned) if a.dim() and len(a) == 3 and a.shape == b.shape]
+    if clean and not with_rows:
+        raise RefusedError(
+            "This model",
+            "its output does not have one row per example in the first dimension.",
+            "Return a tensor whose first dimension is the batch.",
+        )
+    for before, after in with_rows:
         others = torch.tensor([0, 2], device=before.device)
         if not torch.allclose(before[others], after[others], rtol=1e-4, atol=1e-6, equal_nan=True):
             raise RefusedError(
-                "This model", "one example changes the outputs of the others: examples mix, or the batch is not the first dimension.",
-                "Normalise within an example (GroupNorm, LayerNorm), keep the batch in the first dimension, and give recurrent layers batch_first=True.",
-            )  # fmt: skip
-    for name, before in buffers.items():
-        if not torch.equal(before.nan_to_num(), poisoned_buffers[name].nan_to_num()):
+                "This model", MIXING, f"Normalise within an example (GroupNorm, LayerNorm); {FIRST}"
+            )
+    for name, buffer in buffers.items():
+        if not torch.equal(buffer.nan_to_num(), poisoned_buffers[name].nan_to_num()):
             raise RefusedError(
-                f"This model's buffer {name}", "it changes with the data it sees and would leave without noise.",
+                f"This model's buffer {name}",
+                "it changes with the data it sees and would leave without noise.",
                 "Freeze it, or compute it from public data.",
-            )  # fmt: skip
+            )
 
 
-def _off_tape(model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Any, targets: Tensor) -> bool:
-    """Compare the engine with plain autograd; True if the tape cannot follow the model at all."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    with _WithoutDropout():
-        three = _engine(model, loss_fn, inputs, targets, parameters)
-        if three is None:
-            return True
-        again = _engine(model, loss_fn, inputs, targets, parameters)
-        if again is None or not _agree(three, again, parameters, 3):
-            return False  # the model draws at random: two passes cannot be compared
-        explicit = _explicit(model, loss_fn, inputs, targets, parameters)
-        two = _engine(model, loss_fn, take(inputs, slice(0, 2)), targets[:2], parameters) or {}
-    references = [two] if explicit is None else [explicit, two]
-    for reference, rows in zip(references[::-1], (2, 3)):
-        if not _agree(three, reference, parameters, rows):
-            raise RefusedError(
-                "This model", "the gradient of one example depends on the rest of its batch, or the batch is not kept in the first dimension of every layer.",
-                "Keep the batch in the first dimension throughout (batch_first=True; no transpose before a layer with weights), and let no operation look across it.",
-            )  # fmt: skip
-    return False
+@dataclass(frozen=True)
+class _Trial:
+    """A few rows, and ways to compute their gradients: by parameter id, one row an example."""
 
+    model: nn.Module
+    loss_fn: Callable[..., Tensor]
+    inputs: Any
+    targets: Tensor
 
-def _engine(
-    model: nn.Module,
-    loss_fn: Callable[..., Tensor],
-    inputs: Any,
-    targets: Tensor,
-    parameters: list[nn.Parameter],
-) -> dict[int, Tensor] | None:
-    tape = Tape(parameters, len(targets))
-    tape.mark([*leaves(inputs), targets])
-    try:
-        with torch.enable_grad(), without_compilation(model), tape:
-            losses = loss_fn(call_model(model, inputs), targets)
-            check_losses(losses, len(targets))
-        if not tape.backward(losses):
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def losses(self, rows: slice) -> Tensor:
+        with torch.enable_grad(), without_compilation(self.model):
+            return self.loss_fn(call_model(self.model, take(self.inputs, rows)), self.targets[rows])
+
+    def by_engine(self, rows: int) -> tuple[dict[int, Tensor], frozenset[int]] | None:
+        """The engine's gradients of the first rows; None if its tape cannot follow the model."""
+        tape = Tape(self.parameters, rows)
+        inputs, targets = take(self.inputs, slice(0, rows)), self.targets[:rows]
+        tape.mark([*leaves(inputs), targets])
+        try:
+            with torch.enable_grad(), without_compilation(self.model), tape:
+                losses = self.loss_fn(call_model(self.model, inputs), targets)
+                check_losses(losses, rows)
+            if not tape.backward(losses):
+                return None
+            found = {key: use.gradients() for key, use in tape.collected().items()}
+        except BatchElsewhereError:
+            raise
+        except OffTapeError:
             return None
-        return {key: use.gradients() for key, use in tape.collected().items()}
-    except OffTapeError:
-        return None
+        return found, frozenset(tape.ratios)
+
+    def one_by_one(self) -> dict[int, Tensor] | None:
+        """Plain autograd on single rows; None if the model does not take a batch of one."""
+        try:
+            check_losses(self.losses(slice(0, 1)), 1)
+            uses = example_by_example(self.parameters, self.losses, 3, 1)
+        except (RuntimeError, IndexError, ValueError):
+            return None
+        return {key: use.grads for key, use in uses.items()}
+
+    def agrees(self, three: dict[int, Tensor], alone: dict[int, Tensor] | None) -> bool:
+        """Whether the gradients are those of single rows, and of another size of batch."""
+        two = self.by_engine(2)
+        if two is None or not _agree(three, two[0], self.parameters, 2):
+            return False
+        return alone is None or _agree(three, alone, self.parameters, 3)
+
+    def agrees_in_float64(self) -> bool:
+        """The same question, where rounding cannot be the answer."""
+        longer = replace(self, inputs=_each(_longer, self.inputs), targets=_longer(self.targets))
+        try:
+            with _in_float64(self.model):
+                three = longer.by_engine(3)
+                return three is not None and longer.agrees(three[0], longer.one_by_one())
+        except (RuntimeError, TypeError):  # a model that insists on its precision
+            return False
 
 
-def _explicit(
-    model: nn.Module,
-    loss_fn: Callable[..., Tensor],
-    inputs: Any,
-    targets: Tensor,
-    parameters: list[nn.Parameter],
-) -> dict[int, Tensor] | None:
-    def losses_of(row: slice) -> Tensor:
-        with torch.enable_grad(), without_compilation(model):
-            return loss_fn(call_model(model, take(inputs, row)), targets[row])
+def _compared(trial: _Trial) -> Findings:
+    """Compare the engine with plain autograd, and refuse a model on which they differ."""
+    with _WithoutChance():
+        alone = trial.one_by_one()
+        try:
+            three, again = trial.by_engine(3), trial.by_engine(3)
+        except BatchElsewhereError as shape:
+            _refuse_if_elsewhere(trial, shape)
+            three = again = None
+        if three is None or again is None:
+            return Findings(off_tape=True, needs_company=alone is None)
+        findings = Findings(needs_company=alone is None, ratios=three[1])
+        if not _agree(three[0], again[0], trial.parameters, 3):
+            return findings  # the model draws at random: two passes cannot be compared
+        if trial.agrees(three[0], alone) or trial.agrees_in_float64():
+            return findings
+        if trial.by_engine(MOST) is None:
+            return Findings(off_tape=True, needs_company=alone is None)
+    raise RefusedError(
+        "This model",
+        "the gradient of one example depends on the rest of its batch, or the batch is not kept in the first "
+        "dimension of every layer.",
+        f"Let no operation look across the batch; {FIRST}",
+    )
 
+
+def _refuse_if_elsewhere(trial: _Trial, shape: BatchElsewhereError) -> None:
+    """A second dimension that follows the size of the batch is the batch."""
     try:
-        uses = example_by_example(parameters, losses_of, len(targets), 1)
-    except (RuntimeError, IndexError, ValueError):  # a model that does not take a batch of one
-        return None
-    return {key: use.grads for key, use in uses.items()}
+        trial.by_engine(2)
+    except BatchElsewhereError:
+        raise RefusedError(
+            "This model",
+            f"a layer gets an input of shape {shape}, with the batch in its second dimension.",
+            FIRST[0].upper() + FIRST[1:],
+        ) from None
 
 
 def _agree(a: dict[int, Tensor], b: dict[int, Tensor], parameters: list[nn.Parameter], rows: int) -> bool:
@@ -164,8 +222,8 @@ def _agree(a: dict[int, Tensor], b: dict[int, Tensor], parameters: list[nn.Param
             a.get(id(p), zero)[:rows].reshape(rows, -1),
             b.get(id(p), zero)[:rows].reshape(rows, -1),
         )
-        error += (first - second).double().square().sum(1).cpu()
-        scale += second.double().square().sum(1).cpu()
+        error += (first - second).abs().double().square().sum(1).cpu()
+        scale += second.abs().double().square().sum(1).cpu()
     usable = torch.isfinite(scale)
     return bool((error[usable].sqrt() <= TOLERANCE * scale[usable].sqrt() + 1e-9).all())
 
@@ -179,7 +237,7 @@ def _outputs(model: nn.Module, inputs: Any) -> tuple[list[Tensor] | None, dict[s
         except (RuntimeError, ValueError, AssertionError):
             return None, {}
         found = [t.detach().clone() for t in _floats_in(out)]
-        return found, {name: b.clone() for name, b in model.named_buffers() if b.is_floating_point()}
+        return found, {name: b.clone() for name, b in model.named_buffers()}
 
 
 def _floats_in(out: Any) -> list[Tensor]:
@@ -193,13 +251,29 @@ def _floats_in(out: Any) -> list[Tensor]:
     return []
 
 
-def _finite(inputs: Any) -> Any:
-    def clean(t: Any) -> Any:
-        return t.nan_to_num(0.0, 1.0, -1.0) if isinstance(t, Tensor) and t.is_floating_point() else t
-
+def _each(change: Callable[[Any], Any], inputs: Any) -> Any:
+    """The same form of input, with each of its values changed."""
     if isinstance(inputs, dict):
-        return {key: clean(value) for key, value in inputs.items()}
-    return tuple(map(clean, inputs)) if isinstance(inputs, tuple | list) else clean(inputs)
+        return {key: change(value) for key, value in inputs.items()}
+    return tuple(map(change, inputs)) if isinstance(inputs, tuple | list) else change(inputs)
+
+
+def _longer(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _tamed(inputs: Any, rows: int) -> Any:
+    """Numbers of a common size, so that no row decides whether a model is refused; copies made unlike."""
+
+    def tame(t: Any) -> Any:
+        if not isinstance(t, Tensor) or not t.is_floating_point():
+            return t
+        tame = t.nan_to_num(0.0, 1.0, -1.0).clamp(-1e4, 1e4)
+        if rows < MOST:
+            tame = tame * torch.linspace(1.0, 0.6, MOST).to(tame).view(-1, *[1] * (t.dim() - 1))
+        return tame
+
+    return _each(tame, inputs)
 
 
 def _poisoned(inputs: Any) -> Any:
@@ -209,19 +283,20 @@ def _poisoned(inputs: Any) -> Any:
         if not isinstance(t, Tensor):
             return t
         changed = t.clone()
-        changed[1] = float("nan") if t.is_floating_point() else t[0].roll(1, 0) if t.dim() > 1 else t[0]
-        return changed
+        if t.is_floating_point():
+            changed[1] = float("nan")
+            return changed
+        changed[1] = t[0].roll(1, 0) if t.dim() > 1 else t[0]
+        return changed.index_fill(0, torch.tensor(1), 0) if torch.equal(changed, t) else changed
 
-    if isinstance(inputs, dict):
-        return {key: poison(value) for key, value in inputs.items()}
-    return tuple(map(poison, inputs)) if isinstance(inputs, tuple | list) else poison(inputs)
+    return _each(poison, inputs)
 
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
     """Put generators and buffers back as they were."""
     buffers = [(b, b.clone()) for b in model.buffers()]
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices={p.device.index for p in model.parameters() if p.is_cuda}):
         try:
             yield
         finally:
@@ -230,14 +305,51 @@ def _untouched(model: nn.Module) -> Iterator[None]:
                     buffer.data.copy_(before)
 
 
-class _WithoutDropout(TorchFunctionMode):
-    """Dropout is the identity: otherwise two passes could not be compared."""
+@contextmanager
+def _in_float64(model: nn.Module) -> Iterator[None]:
+    """The same parameter objects, for a moment with longer numbers."""
+    tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
+    before = [t.data for t in tensors]
+    try:
+        for t in tensors:
+            t.data = t.data.double()
+        yield
+    finally:
+        for t, value in zip(tensors, before):
+            t.data = value
 
-    _functions = (
+
+class _WithoutChance(TorchFunctionMode):
+    """Dropout is the identity and draws are constants: otherwise two passes could not be compared."""
+
+    _dropouts = (
         F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
+        torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
     )  # fmt: skip
+    _draws: ClassVar[dict[Any, float]] = {
+        torch.rand: 0.5, torch.rand_like: 0.5, Tensor.uniform_: 0.5, torch.randn: 0.0, torch.randn_like: 0.0,
+        torch.normal: 0.0, Tensor.normal_: 0.0, torch.bernoulli: 1.0, Tensor.bernoulli: 1.0,
+        Tensor.bernoulli_: 1.0, Tensor.exponential_: 1.0,
+    }  # fmt: skip
+    # Where a layer that is one function has its dropout: the name, and the place in the arguments.
+    _layers: ClassVar[dict[Any, tuple[str, int]]] = {
+        F.multi_head_attention_forward: ("dropout_p", 10), F.scaled_dot_product_attention: ("dropout_p", 4),
+        torch.lstm: ("dropout", 5), torch.gru: ("dropout", 5), torch.rnn_tanh: ("dropout", 5),
+        torch.rnn_relu: ("dropout", 5),
+    }  # fmt: skip
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self._functions:
+        kwargs = dict(kwargs or {})
+        if func in self._dropouts:
             return (args[0] if args else kwargs["input"]).clone()
-        return func(*args, **(kwargs or {}))
+        if func in self._draws:
+            return func(*args, **kwargs).fill_(self._draws[func])
+        if func in self._layers:
+            name, place = self._layers[func]
+            # a packed sequence has one more argument before it
+            place += name == "dropout" and isinstance(args[1], Tensor) and isinstance(args[3], list | tuple)
+            if place < len(args):
+                args = (*args[:place], 0.0, *args[place + 1 :])
+            else:
+                kwargs[name] = 0.0
+        return func(*args, **kwargs)

@@ -17,13 +17,17 @@ backward pass, is noticed there, and is computed example by example. So no gradi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointError
 
+from saltflat.engine.order import keeps_order
 from saltflat.engine.uses import DirectUse, OuterUse, RowUse, Use, merged
 from saltflat.errors import RefusedError
 
@@ -50,6 +54,10 @@ class OffTapeError(Exception):
     """The tape cannot follow this operation; the caller computes the batch example by example."""
 
 
+class BatchElsewhereError(OffTapeError):
+    """A layer's input seems to have the batch in its second dimension."""
+
+
 class Slot:
     """A weight on the tape: a parameter, or a tensor derived from parameters."""
 
@@ -58,6 +66,7 @@ class Slot:
         self.value = tensor.detach()
         self.expanded_from = expanded_from
         self.uses: list[Use] = []
+        self.open = False
 
     @property
     def is_parameter(self) -> bool:
@@ -65,6 +74,8 @@ class Slot:
 
     def add(self, use: Use) -> None:
         """Record a use. Called in the backward pass, when the gradient is known."""
+        if not self.open:  # the model itself asks for a gradient, which is no use of the weight yet
+            raise OffTapeError
         self.uses.append(use)
 
 
@@ -85,7 +96,8 @@ class Tape(TorchFunctionMode):
         device = self.parameters[0].device if self.parameters else None
         self.anchor = torch.zeros((), requires_grad=True, device=device)
         self.fallbacks: set[str] = set()
-        self._mark = object()
+        self.ratios: set[int] = set()
+        self._marks = object(), object()  # rows in the order of the units, rows out of order
 
     # --- the forward pass -------------------------------------------------------------------------
 
@@ -93,31 +105,60 @@ class Tape(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not torch.is_grad_enabled():
-            return func(*args, **kwargs)
         tensors = list(_tensors(args, kwargs))
         slots = self.slots
-        if not any(id(t) in slots for t in tensors):
+        if not torch.is_grad_enabled() or not any(id(t) in slots for t in tensors):
+            marks = {getattr(t, "_saltflat_rows", None) for t in tensors}
+            if marks.isdisjoint(self._marks):
+                return _run(func, args, kwargs)
+            in_order = self._marks[1] not in marks and keeps_order(
+                self.holds_rows, self.units, func, args, kwargs
+            )
             out = _run(func, args, kwargs)
-            if any(getattr(t, "_saltflat_rows", None) is self._mark for t in tensors):
-                self.mark(_tensors((out,), {}))
+            self.mark(_written(func, args, out), in_order)
             return out
         if not any(self.holds_rows(t) for t in tensors):
             return self.derive(func, *args, **kwargs)
-        known = RULES.get(func)
+        if torch.is_autocast_enabled(self.anchor.device.type):
+            with torch.autocast(self.anchor.device.type, enabled=False):
+                return self._meet(func, *self._in_one_precision(func, args, kwargs))
+        return self._meet(func, args, kwargs)
+
+    def _meet(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation in which weights meet rows: by its rule, or by the fallback."""
+        tensors = list(_tensors(args, kwargs))
+        if any(getattr(t, "_saltflat_rows", None) is self._marks[1] for t in tensors):
+            raise OffTapeError
+        # The rules are written for real numbers: a complex gradient is conjugated on the way.
+        known = None if any(t.is_complex() for t in tensors) else RULES.get(func)
         out = NotImplemented if known is None else known(self, func, args, kwargs)
         if out is NotImplemented:
             from saltflat.engine.fallback import run_one_operation
 
             self.fallbacks.add(getattr(func, "__name__", str(func)))
             out = run_one_operation(self, func, args, kwargs)
-        self.mark(_tensors((out,), {}))
+        self.mark(_written(func, args, out))
         return out
+
+    def _in_one_precision(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Rows that autocast made short, in the precision of the weights that they meet."""
+        if writes_in_place(func):
+            return args, kwargs
+        dtype = next(t.dtype for t in _tensors(args, kwargs) if id(t) in self.slots)
+
+        def cast(value: Any) -> Any:
+            if not self.holds_rows(value) or not value.is_floating_point() or value.dtype == dtype:
+                return value
+            longer = value.to(dtype)
+            self.mark([longer])
+            return longer
+
+        return tree_map(cast, (args, kwargs))
 
     def derive(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run an operation on weights alone: its results are weights too."""
         out = func(*args, **kwargs)
-        for t in _tensors((out,), {}):
+        for t in _written(func, args, out):
             if t.requires_grad and id(t) not in self.slots:
                 source = self.slots.get(id(args[0])) if func in _EXPANSIONS and args else None
                 self.slots[id(t)] = Slot(t, expanded_from=source)
@@ -131,29 +172,28 @@ class Tape(TorchFunctionMode):
         """Whether a tensor depends on the batch."""
         if not isinstance(tensor, Tensor) or id(tensor) in self.slots:
             return False
-        return tensor.requires_grad or getattr(tensor, "_saltflat_rows", None) is self._mark
+        return tensor.requires_grad or getattr(tensor, "_saltflat_rows", None) in self._marks
 
-    def rows_per_unit(self, rows: int) -> int | None:
-        """How many rows each unit has in a tensor of ``rows`` rows; None if they cannot be its rows."""
-        return rows // self.units if rows % self.units == 0 else None
+    def splits(self, rows: int) -> bool:
+        """Whether ``rows`` rows can be the rows of the units, as many for each; if so, note how many."""
+        if rows % self.units:
+            return False
+        self.ratios.add(rows // self.units)
+        return True
 
     def require_rows(self, tensor: Tensor) -> None:
         """Make sure that a layer's input has its rows first."""
-        if tensor.dim() > 1 and self.rows_per_unit(tensor.shape[0]) is not None:
+        if tensor.dim() > 1 and self.splits(tensor.shape[0]):
             return
-        if tensor.dim() > 2 and self.rows_per_unit(tensor.shape[1]) is not None:
-            raise RefusedError(
-                "This model",
-                f"a layer gets an input of shape {tuple(tensor.shape)} with the batch in the second dimension.",
-                "Keep the batch in the first dimension throughout (batch_first=True, no transpose before a layer).",
-            )
+        if tensor.dim() > 2 and tensor.shape[1] == self.units:
+            raise BatchElsewhereError(tuple(tensor.shape))
         raise OffTapeError  # ragged rows, such as the tokens under a mask
 
-    def mark(self, tensors: Iterable[Tensor]) -> None:
+    def mark(self, tensors: Iterable[Tensor], in_order: bool = True) -> None:
         """Note that these tensors depend on the batch."""
         for tensor in tensors:
             # On the tensor object: torch keeps it alive as long as the tensor itself, and no longer.
-            tensor._saltflat_rows = self._mark  # type: ignore[attr-defined]
+            tensor._saltflat_rows = self._marks[not in_order]  # type: ignore[attr-defined]
 
     # --- after the backward pass ------------------------------------------------------------------
 
@@ -161,9 +201,11 @@ class Tape(TorchFunctionMode):
         """Run the backward pass; True if every gradient went through the tape."""
         if not losses.requires_grad:
             return True
+        for slot in self.slots.values():
+            slot.open = True
         try:
-            leaked = torch.autograd.grad(losses.sum(), [self.anchor, *self.parameters], allow_unused=True)
-        except CheckpointError:  # what is computed again in the backward pass is not on the tape
+            leaked = gradients_of(losses, [self.anchor, *self.parameters], self)
+        except (CheckpointError, OffTapeError):
             return False
         return all(grad is None for grad in leaked[1:])
 
@@ -195,6 +237,24 @@ class Tape(TorchFunctionMode):
                 self.slots[id(parent)].add(DirectUse(grad, rule=f"{use.rule} (derived weight)"))
 
 
+def gradients_of(losses: Tensor, inputs: list[Tensor], tape: Tape | None = None) -> tuple[Tensor | None, ...]:
+    """Autograd of the summed losses. A checkpointed part runs forward again, under the same tape."""
+    edges = [get_gradient_edge(t) for t in inputs]  # edges, not tensors: the tape must not see this call
+    try:
+        with tape or nullcontext():
+            return torch.autograd.grad(
+                get_gradient_edge(losses), edges, torch.ones_like(losses), allow_unused=True
+            )
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise RefusedError(
+            "A model with reentrant checkpoints",
+            "they accumulate the gradients of the whole batch where no unit can be told apart.",
+            "Call torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
+        ) from error
+
+
 def vector_jacobian_products(output: Tensor, inputs: list[Tensor], grads: Tensor) -> list[Tensor | None]:
     """For each row of ``grads``, the gradient of ``output`` in that direction; batched where torch can."""
     try:
@@ -205,10 +265,7 @@ def vector_jacobian_products(output: Tensor, inputs: list[Tensor], grads: Tensor
         )
     except RuntimeError:  # an operation without a batching rule: one row at a time
         rows = [torch.autograd.grad(output, inputs, g, retain_graph=True, allow_unused=True) for g in grads]
-        stacked: list[Tensor | None] = []
-        for column in zip(*rows):
-            stacked.append(None if column[0] is None else torch.stack(column))
-        return stacked
+        return [None if column[0] is None else torch.stack(column) for column in zip(*rows)]
 
 
 def as_sequence(tape: Tape, tensor: Tensor, features: int) -> Tensor:
@@ -228,7 +285,9 @@ def bias_use(tape: Tape, grad: Tensor, rule: str = "linear") -> DirectUse:
     return DirectUse(sequence.squeeze(1) if sequence.shape[1] == 1 else sequence.sum(1), rule=rule)
 
 
-_EXPANSIONS = {Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.broadcast_to}
+_EXPANSIONS = {
+    Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.broadcast_to, Tensor.repeat, Tensor.tile, torch.tile,
+}  # fmt: skip
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
@@ -241,8 +300,25 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         raise
 
 
+def writes_in_place(func: Any) -> bool:
+    """Whether an operation changes its first argument: ``add_``, ``__iadd__``, ``x[i] = y``."""
+    name = getattr(func, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
+
+
+def _written(func: Any, args: Any, out: Any) -> Iterable[Tensor]:
+    """The tensors that hold the result of an operation: what it returns, and what it wrote into."""
+    yield from _tensors((out,), {})
+    if writes_in_place(func) and args and isinstance(args[0], Tensor):
+        yield args[0]
+        if args[0]._base is not None:
+            yield args[0]._base
+
+
 def _was_one_row(expanded: Tensor, source: Tensor) -> bool:
-    return source.dim() < expanded.dim() or source.shape[0] == 1
+    """Whether rows were made by broadcasting alone; a repeated dimension may also have tiled something."""
+    shape = (1,) * (expanded.dim() - source.dim()) + tuple(source.shape)
+    return shape[0] == 1 and all(a in (1, b) for a, b in zip(shape, expanded.shape))
 
 
 def _unexpanded(use: RowUse, source: Tensor) -> Tensor:

@@ -24,8 +24,10 @@ from torch import Tensor
 # Above this many numbers a weight's per-unit gradients are not instantiated if a ghost form exists.
 INSTANTIATION_LIMIT = 48_000_000
 # A ghost norm is a difference of large numbers when the terms of a sequence cancel. Below this
-# fraction of its terms, float32 cannot be trusted to bound the norm, and the unit is instantiated.
-CANCELLATION = 1e-2
+# fraction of its terms, float32 cannot be trusted to bound the norm, and the unit is computed in float64.
+CANCELLATION = 3e-2
+# The square of a short vector can vanish in float32; beside a vector longer than this it would matter.
+LONG = 1e10
 
 
 class Use(Protocol):
@@ -38,6 +40,18 @@ class Use(Protocol):
     def gradients(self) -> Tensor: ...
     def silence(self, units: Tensor) -> None:
         """Make the marked units contribute exactly zero, whatever they held."""
+        ...
+
+
+class Ghost(Protocol):
+    """A use whose norms are known without its gradients."""
+
+    def plain_sum(self, factors: Tensor) -> Tensor:
+        """The weighted sum, in the precision of what was recorded."""
+        ...
+
+    def chosen(self, units: Tensor) -> Ghost:
+        """The same for some of the units, in float64."""
         ...
 
 
@@ -74,12 +88,11 @@ class OuterUse:
     right: Tensor
     rule: str = "linear"
     _instantiated: Tensor | None = None
+    _doubtful: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
         if self.left.shape[1] == 1:
-            left = torch.linalg.vector_norm(self.left.squeeze(1), dim=1)
-            right = torch.linalg.vector_norm(self.right.squeeze(1), dim=1)
-            return (left * right).square()
+            return _product_of_norms(self.left.squeeze(1), self.right.squeeze(1)).square()
         if self.prefers_ghost():
             return self.ghost_norms()
         return DirectUse(self.gradients()).squared_norms()
@@ -91,17 +104,29 @@ class OuterUse:
 
     def ghost_norms(self) -> Tensor:
         """Squared norms off the two Gram matrices."""
-        return _resolved(_outer_gram, self.left, self.right)
+        squared, self._doubtful = resolved(_outer_gram, self.left, self.right)
+        return squared
+
+    @property
+    def doubtful(self) -> Tensor | None:
+        """The units whose terms cancel, once the ghost norms are known."""
+        return self._doubtful
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         if self._instantiated is not None:
             return DirectUse(self._instantiated).weighted_sum(factors)
+        return careful_sum(self, factors, self._doubtful)
+
+    def plain_sum(self, factors: Tensor) -> Tensor:
         rows, columns = self.left.shape[2], self.right.shape[2]
         if rows <= columns:  # scale the narrower side
             left = (self.left * factors[:, None, None]).reshape(-1, rows)
             return left.mT @ self.right.reshape(-1, columns)
         right = (self.right * factors[:, None, None]).reshape(-1, columns)
         return self.left.reshape(-1, rows).mT @ right
+
+    def chosen(self, units: Tensor) -> OuterUse:
+        return OuterUse(self.left[units].double(), self.right[units].double())
 
     def gradients(self) -> Tensor:
         if self._instantiated is None:
@@ -133,24 +158,34 @@ class LookupUse:
     rule: str = "embedding"
 
     def squared_norms(self) -> Tensor:
-        same = self.index[:, :, None] == self.index[:, None, :]
-        return _resolved(_lookup_gram, same, self.grad)
+        owners, _, sums = self._by_row()
+        squared = sums.new_zeros(len(self.index))
+        return squared.index_add_(0, owners, torch.linalg.vector_norm(sums, dim=1).square())
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        columns = self.grad.shape[2]
-        total = self.grad.new_zeros(self.rows, columns)
-        scaled = (self.grad * factors[:, None, None]).reshape(-1, columns)
-        return total.index_add_(0, self.index.reshape(-1), scaled)
+        owners, rows, sums = self._by_row()
+        total = sums.new_zeros(self.rows, sums.shape[1])
+        return total.index_add_(0, rows, sums * factors[owners, None])
 
     def gradients(self) -> Tensor:
-        units, _, columns = self.grad.shape
-        total = self.grad.new_zeros(units * self.rows, columns)
-        offset = torch.arange(units, device=self.index.device)[:, None] * self.rows
-        total.index_add_(0, (self.index + offset).reshape(-1), self.grad.reshape(-1, columns))
-        return total.view(units, self.rows, columns)
+        owners, rows, sums = self._by_row()
+        total = sums.new_zeros(len(self.index), self.rows, sums.shape[1])
+        total[owners, rows] = sums
+        return total
+
+    def chosen(self, units: Tensor) -> LookupUse:
+        return LookupUse(self.index[units], self.grad[units].double(), self.rows)
 
     def silence(self, units: Tensor) -> None:
         self.grad = without(self.grad, units)
+
+    def _by_row(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient of each row that a unit looked up, once: its unit, its row, its sum."""
+        offset = torch.arange(len(self.index), device=self.index.device)[:, None] * self.rows
+        keys, places = torch.unique(self.index + offset, return_inverse=True)
+        sums = self.grad.new_zeros(len(keys), self.grad.shape[2])
+        sums.index_add_(0, places.reshape(-1), self.grad.reshape(-1, self.grad.shape[2]))
+        return keys // self.rows, keys % self.rows, sums
 
 
 @dataclass
@@ -191,14 +226,14 @@ def merged(uses: Sequence[Use]) -> Use:
     >>> merged([half, half]).squared_norms()      # (1 + 1)² · 12, not 12 + 12
     tensor([48., 48.])
     """
-    outers = [use for use in uses if isinstance(use, OuterUse)]
-    lookups = [use for use in uses if isinstance(use, LookupUse)]
-    rest = [use for use in uses if not isinstance(use, OuterUse | LookupUse)]
-    outer, lookup = _joined_outer(outers), _joined_lookup(lookups)
-    parts: list[Use] = [use for use in (outer, lookup) if use is not None] + rest
+    outer = _joined_outer([use for use in uses if isinstance(use, OuterUse)])
+    lookup = _joined_lookup([use for use in uses if isinstance(use, LookupUse)])
+    own_rows = _joined_rows([use for use in uses if isinstance(use, RowUse)])
+    rest = [use for use in uses if not isinstance(use, OuterUse | LookupUse | RowUse)]
+    parts: list[Use] = [use for use in (outer, lookup, own_rows) if use is not None] + rest
     if len(parts) == 1:
         return parts[0]
-    if outer is not None and lookup is not None and not rest:
+    if outer is not None and lookup is not None and len(parts) == 2:
         return TiedUse(outer, lookup)
     total = parts[0].gradients()
     for use in parts[1:]:
@@ -213,13 +248,21 @@ class TiedUse:
     outer: OuterUse  # left: units x S x vocabulary, right: units x S x columns
     lookup: LookupUse
     rule: str = "linear + embedding"
+    _doubtful: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
         parts = (self.outer.left, self.outer.right, self.lookup.index, self.lookup.grad)
-        return _resolved(_tied_gram, *parts)
+        squared, self._doubtful = resolved(_tied_gram, *parts)
+        return squared
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        return self.outer.weighted_sum(factors) + self.lookup.weighted_sum(factors)
+        return careful_sum(self, factors, self._doubtful)
+
+    def plain_sum(self, factors: Tensor) -> Tensor:
+        return self.outer.plain_sum(factors) + self.lookup.weighted_sum(factors)
+
+    def chosen(self, units: Tensor) -> TiedUse:
+        return TiedUse(self.outer.chosen(units), self.lookup.chosen(units))
 
     def gradients(self) -> Tensor:
         return self.outer.gradients() + self.lookup.gradients()
@@ -243,36 +286,71 @@ def _joined_lookup(uses: list[LookupUse]) -> LookupUse | None:
     return LookupUse(index, torch.cat([use.grad for use in uses], dim=1), uses[0].rows)
 
 
-def _outer_gram(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    gram = torch.bmm(left, left.mT).mul_(torch.bmm(right, right.mT))
-    return gram.sum(dim=(1, 2)), gram.diagonal(dim1=1, dim2=2).sum(1)
+def _joined_rows(uses: list[RowUse]) -> RowUse | None:
+    if len(uses) <= 1:
+        return uses[0] if uses else None
+    return RowUse(torch.stack([use.grads for use in uses]).sum(0), uses[0].units, rule=uses[0].rule)
 
 
-def _lookup_gram(same: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    gram = torch.bmm(grad, grad.mT)
-    return (gram * same).sum(dim=(1, 2)), gram.diagonal(dim1=1, dim2=2).sum(1)
+# --- ghost norms: never understated ---------------------------------------------------------------
+
+Gram = tuple[Tensor, Tensor, Tensor]
+"""By unit: the squared norm, the sum of its terms without their signs, the longest vector squared."""
 
 
-def _tied_gram(left: Tensor, right: Tensor, index: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    outer, outer_terms = _outer_gram(left, right)
-    lookup, lookup_terms = _lookup_gram(index[:, :, None] == index[:, None, :], grad)
+def _product_of_norms(left: Tensor, right: Tensor) -> Tensor:
+    """``‖left‖ · ‖right‖`` by unit, in float64 where one could be too short for float32 and still matter."""
+    norms = [torch.linalg.vector_norm(side, dim=1).double() for side in (left, right)]
+    long = torch.maximum(*norms) > LONG
+    if bool(long.any()):
+        for norm, side in zip(norms, (left, right)):
+            norm[long] = torch.linalg.vector_norm(side[long].double(), dim=1)
+    return norms[0] * norms[1]
+
+
+def _outer_gram(left: Tensor, right: Tensor) -> Gram:
+    gram, other = torch.bmm(left, left.mT), torch.bmm(right, right.mT)
+    longest = torch.maximum(_diagonal(gram), _diagonal(other)).amax(1)
+    gram.mul_(other)
+    return gram.sum(dim=(1, 2)), torch.linalg.vector_norm(gram, ord=1, dim=(1, 2)), longest
+
+
+def _tied_gram(left: Tensor, right: Tensor, index: Tensor, grad: Tensor) -> Gram:
+    outer, outer_terms, longest = _outer_gram(left, right)
+    lookup = torch.bmm(grad, grad.mT) * (index[:, :, None] == index[:, None, :])
     looked_up = left.gather(2, index[:, None, :].expand(-1, left.shape[1], -1))
-    cross = (looked_up * torch.bmm(right, grad.mT)).sum(dim=(1, 2))
-    return outer + lookup + 2 * cross, outer_terms + lookup_terms
+    cross = 2 * looked_up * torch.bmm(right, grad.mT)
+    terms = outer_terms + sum(torch.linalg.vector_norm(part, ord=1, dim=(1, 2)) for part in (lookup, cross))
+    return outer + lookup.sum(dim=(1, 2)) + cross.sum(dim=(1, 2)), terms, longest
 
 
-def _resolved(form: Callable[..., tuple[Tensor, Tensor]], *parts: Tensor) -> Tensor:
-    """The squared norms of a ghost form, computed again in float64 where its terms cancel.
+def _diagonal(gram: Tensor) -> Tensor:
+    return gram.diagonal(dim1=1, dim2=2)
 
-    Whatever precision is left is rounded up: a norm may be overstated, never understated.
+
+def resolved(form: Callable[..., Gram], *parts: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The squared norms of a ghost form, and the units that float32 could not resolve, if any.
+
+    These are computed again in float64, and rounded up where even that leaves a doubt: a norm may be
+    overstated, never understated.
     """
-    squared, terms = form(*parts)
-    doubtful = (squared < CANCELLATION * terms) & torch.isfinite(terms)
-    if bool(doubtful.any()):
-        rows = [part[doubtful] for part in parts]
-        exact, exact_terms = form(*[row.double() if row.is_floating_point() else row for row in rows])
-        squared[doubtful] = torch.maximum(exact, 1e-12 * exact_terms).to(squared.dtype)
-    return squared
+    squared, terms, longest = form(*parts)
+    doubtful = ((squared < CANCELLATION * terms) | (longest > LONG**2)) & torch.isfinite(terms)
+    if not bool(doubtful.any()):
+        return squared, None
+    rows = [part[doubtful] for part in parts]
+    exact, exact_terms, _ = form(*[row.double() if row.is_floating_point() else row for row in rows])
+    squared = squared.double()
+    squared[doubtful] = torch.maximum(exact, 1e-14 * exact_terms)
+    return squared, doubtful
+
+
+def careful_sum(use: Ghost, factors: Tensor, doubtful: Tensor | None) -> Tensor:
+    """The weighted sum, with doubtful units added up in float64: their terms cancel here as well."""
+    if doubtful is None:
+        return use.plain_sum(factors)
+    rest = use.plain_sum(factors.masked_fill(doubtful, 0))
+    return rest + use.chosen(doubtful).plain_sum(factors[doubtful].double()).to(rest.dtype)
 
 
 def without(values: Tensor, rows: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.rules.direct import lift
+from saltflat.engine.lifting import lift
 from saltflat.engine.rules.linear import linear
 from saltflat.engine.tape import OffTapeError, Tape, rule
 

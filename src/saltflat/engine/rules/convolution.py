@@ -18,7 +18,7 @@ from torch import Tensor
 
 from saltflat.engine.rules.linear import value_of
 from saltflat.engine.tape import Tape, rule
-from saltflat.engine.uses import DirectUse, OuterUse, ghost_is_cheaper, without
+from saltflat.engine.uses import DirectUse, OuterUse, careful_sum, ghost_is_cheaper, without
 
 # Patches of as many rows as fit into this many numbers are formed at once (2 MiB of float32: a core's cache).
 PATCH_BUFFER = 512 * 1024
@@ -89,18 +89,29 @@ class ConvolutionUse:
     units: int
     rule: str = "convolution"
     _instantiated: Tensor | None = None
+    _doubtful: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
         if self._prefers_ghost():
-            return self._outer().ghost_norms()
+            outer = self._outer()
+            squared, self._doubtful = outer.ghost_norms(), outer.doubtful
+            return squared
         return DirectUse(self._channels_last_gradients()).squared_norms()
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         if self._instantiated is not None:
             return self._in_order(DirectUse(self._instantiated).weighted_sum(factors))
+        return careful_sum(self, factors, self._doubtful)
+
+    def plain_sum(self, factors: Tensor) -> Tensor:
         each = len(self.grad) // self.units
         scale = factors.repeat_interleave(each).view(-1, *[1] * (self.grad.dim() - 1))
         return self.geometry.backward(self.grad * scale, self.x, self.weight, [False, True, False])[1]
+
+    def chosen(self, units: Tensor) -> ConvolutionUse:
+        rows = units.repeat_interleave(len(self.grad) // self.units)
+        x, grad = self.x[rows].double(), self.grad[rows].double()
+        return ConvolutionUse(x, grad, self.weight.double(), self.geometry, int(units.sum()))
 
     def gradients(self) -> Tensor:
         return self._in_order(self._channels_last_gradients())

@@ -1,8 +1,6 @@
 """Parameters used directly in a module: class tokens, positions, learned scales, mixing weights.
 
-Element-wise operations broadcast. A weight that is broadcast over the rows is *lifted* to one copy a row,
-as a view that costs no memory; autograd then leaves the per-row gradient at the copy. A weight that has
-rows of its own (a token expanded to the batch) meets row i in row i only.
+Element-wise operations broadcast, and so do batched products: the weight is lifted to one copy a row.
 """
 
 from __future__ import annotations
@@ -13,43 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.tape import OffTapeError, Slot, Tape, rule
-from saltflat.engine.uses import DirectUse, RowUse
-
-
-class _Lift(torch.autograd.Function):
-    """A weight of any shape as rows x 1 ... 1 x shape."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, weight: Tensor, anchor: Tensor, record: Any, shape: tuple[int, ...], rows: int
-    ) -> Tensor:
-        ctx.record = record
-        return weight.reshape(shape).expand(rows, *shape[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        ctx.record(grads[0])
-        return None, None, None, None, None
-
-
-def lift(tape: Tape, slot: Slot, rank: int, rows: int) -> Tensor:
-    """The weight with a leading dimension of rows, broadcasting against tensors of this rank."""
-    value = slot.value
-    padding = rank - value.dim()
-    if padding == 0 and value.shape[0] == rows and rows != 1:
-
-        def record_rows(grad: Tensor) -> None:
-            slot.add(RowUse(grad, tape.units))
-
-        return _Lift.apply(value, tape.anchor, record_rows, tuple(value.shape), rows)
-
-    def record(grad: Tensor) -> None:
-        slot.add(DirectUse(grad.reshape(tape.units, -1, *value.shape).sum(1)))
-
-    shape = (1,) * padding + tuple(value.shape)
-    return _Lift.apply(value, tape.anchor, record, shape, rows)
-
+from saltflat.engine.lifting import Lift, lift
+from saltflat.engine.tape import OffTapeError, Tape, rule
+from saltflat.engine.uses import DirectUse
 
 _OUT_OF_PLACE = [
     torch.add, Tensor.add, Tensor.__radd__, torch.sub, Tensor.sub, Tensor.__rsub__, torch.mul, Tensor.mul,
@@ -59,7 +23,8 @@ _OUT_OF_PLACE = [
     torch.rsub, torch.pow, Tensor.pow, Tensor.__pow__, Tensor.__rpow__, torch.maximum, Tensor.maximum,
     torch.minimum, Tensor.minimum, torch.where, Tensor.where, torch.lerp, Tensor.lerp, torch.addcmul,
     Tensor.addcmul, torch.addcdiv, Tensor.addcdiv, torch.atan2, Tensor.atan2, torch.hypot,
-    torch.logaddexp, Tensor.logaddexp, torch.clamp, Tensor.clamp,
+    torch.logaddexp, Tensor.logaddexp, torch.clamp, Tensor.clamp, torch.bmm, Tensor.bmm, torch.baddbmm,
+    Tensor.baddbmm,
 ]  # fmt: skip
 _IN_PLACE = [
     Tensor.add_, Tensor.__iadd__, Tensor.sub_, Tensor.__isub__, Tensor.mul_, Tensor.__imul__, Tensor.div_,
@@ -93,7 +58,7 @@ def _common_rows(tape: Tape, operands: list[Tensor], rank: int) -> int | None:
     for t in operands:
         if not tape.holds_rows(t) and t.dim() == rank and t.shape[0] not in (1, count):
             return None
-    return count if tape.rows_per_unit(count) is not None else None
+    return count if tape.splits(count) else None
 
 
 @rule(torch.cat, torch.concat, torch.concatenate, torch.stack)
@@ -105,7 +70,7 @@ def _join_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if len(rows) != 1 or any(t.dim() != tensors[0].dim() for t in tensors) or dim % rank == 0:
         return NotImplemented
     count = rows.pop()
-    if tape.rows_per_unit(count) is None:
+    if not tape.splits(count):
         return NotImplemented
     joined = [t if (s := tape.slot_of(t)) is None else lift(tape, s, t.dim(), count) for t in tensors]
     return func(joined, dim)
@@ -116,7 +81,7 @@ def _prelu_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """``max(0, x) + a · min(0, x)``, with one slope or one a channel."""
     x, weight = args
     slot = tape.slot_of(weight)
-    if slot is None or not tape.holds_rows(x) or tape.rows_per_unit(x.shape[0]) is None:
+    if slot is None or not tape.holds_rows(x) or not tape.splits(x.shape[0]):
         return NotImplemented
     value = slot.value
     rank = max(x.dim(), 2)
@@ -125,5 +90,5 @@ def _prelu_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         slot.add(DirectUse(grad.reshape(tape.units, -1, *value.shape).sum(1), rule="prelu"))
 
     shape = (1, len(value)) + (1,) * (rank - 2) if x.dim() > 1 else (1,)
-    slopes = _Lift.apply(value, tape.anchor, record, shape, x.shape[0])
+    slopes = Lift.apply(value, tape.anchor, record, shape, x.shape[0])
     return torch.where(x >= 0, x, slopes * x)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.tape import OffTapeError, Tape, as_sequence, rule
+from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, rule
 from saltflat.engine.uses import LookupUse
 from saltflat.errors import RefusedError
 
@@ -32,12 +32,12 @@ def _embedding_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     named = dict(zip(names, args)) | kwargs
     index, weight, padding = named["input"], named["weight"], named.get("padding_idx")
     slot = tape.slot_of(weight)
-    if slot is None or tape.rows_per_unit(index.shape[0]) is None:
+    if slot is None or not tape.splits(index.shape[0]):
         return NotImplemented
     if named.get("max_norm") is not None:
         raise RefusedError(
             "Embedding(max_norm=...)",
-            "it rewrites the rows that were looked up, without noise, which shows which tokens are in the data.",
+            "it rewrites the rows that were looked up, without noise, which shows the tokens of the data.",
             "Leave max_norm out.",
         )
     if named.get("scale_grad_by_freq"):
@@ -46,8 +46,11 @@ def _embedding_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
             "it divides by counts over the whole batch, so one example changes the gradients of others.",
             "Leave scale_grad_by_freq out.",
         )
-    rows = weight.shape[0]
-    padding = None if padding is None else padding % rows
+    return _lookup(tape, slot, index, None if padding is None else padding % len(weight))
+
+
+def _lookup(tape: Tape, slot: Slot, index: Tensor, padding: int | None) -> Tensor:
+    rows = len(slot.value)
 
     def record(looked_up: Tensor, grad: Tensor) -> None:
         flat = looked_up.reshape(tape.units, -1)
@@ -57,6 +60,20 @@ def _embedding_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         slot.add(LookupUse(flat, sequence, rows))
 
     return _Lookup.apply(index, slot.value, tape.anchor, record)
+
+
+@rule(Tensor.__getitem__, torch.index_select, Tensor.index_select)
+def _row_of_table_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """``table[tokens]``: an embedding without the layer."""
+    if kwargs or (func is not Tensor.__getitem__ and args[1] != 0):
+        return NotImplemented
+    table, index = args[0], args[-1]
+    slot = tape.slot_of(table)
+    if slot is None or table.dim() != 2 or not tape.holds_rows(index) or index.dim() == 0:
+        return NotImplemented
+    if index.dtype != torch.long or not tape.splits(len(index)):
+        return NotImplemented
+    return _lookup(tape, slot, index % len(table), None)
 
 
 @rule(F.embedding_bag)

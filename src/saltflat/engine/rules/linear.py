@@ -1,4 +1,4 @@
-"""Linear layers on any leading shape, and matrix products ``x @ W``."""
+"""Linear layers on any leading shape, matrix products on either side, and Einstein sums."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saltflat.engine.lifting import lift
 from saltflat.engine.tape import Slot, Tape, as_sequence, bias_use, linear_use, rule
-from saltflat.engine.uses import OuterUse
+from saltflat.engine.uses import DirectUse, OuterUse
 
 
 class _Linear(torch.autograd.Function):
@@ -80,40 +81,109 @@ class _MatMul(torch.autograd.Function):
         return grad @ weight.mT if ctx.needs_input_grad[0] else None, None, None, None
 
 
-@rule(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
+@rule(
+    torch.matmul,
+    Tensor.matmul,
+    Tensor.__matmul__,
+    Tensor.__rmatmul__,
+    torch.mm,
+    Tensor.mm,
+    torch.mv,
+    Tensor.mv,
+)
 def _matmul_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if len(args) != 2 or kwargs:
         return NotImplemented
-    x, weight = args
-    slot = tape.slot_of(weight)
-    if slot is None or not tape.holds_rows(x) or weight.dim() != 2 or x.dim() < 2:
-        return NotImplemented
-    tape.require_rows(x)
+    a, b = args[::-1] if func is Tensor.__rmatmul__ else args
+    left, right = tape.slot_of(a), tape.slot_of(b)
+    if right is not None and tape.holds_rows(a) and a.dim() > 1:
+        tape.require_rows(a)
+        return product(tape, a, right)
+    if left is not None and tape.holds_rows(b) and b.dim() > 2 and a.dim() == 2:
+        tape.require_rows(b)
+        return linear(tape, b.mT, a, None).mT
+    return NotImplemented
+
+
+def product(tape: Tape, x: Tensor, slot: Slot) -> Any:
+    """``x @ weight`` for a matrix, a vector, or a stack of matrices that lies along the dimensions of x."""
+    weight = slot.value
+    if weight.dim() > 2:
+        return x @ lift(tape, slot, x.dim(), len(x)) if weight.dim() < x.dim() else NotImplemented
 
     def record(inputs: Tensor, grad: Tensor) -> None:
-        left = as_sequence(tape, inputs, inputs.shape[-1])
-        slot.add(OuterUse(left, as_sequence(tape, grad, grad.shape[-1])))
+        left, right = as_sequence(tape, inputs, len(weight)), as_sequence(tape, grad, grad.shape[-1])
+        use = OuterUse(left, right)
+        slot.add(use if weight.dim() == 2 else DirectUse(use.gradients().squeeze(2), rule="linear"))
 
-    return _MatMul.apply(x, slot.value, tape.anchor, record)
+    out = _MatMul.apply(x, weight if weight.dim() == 2 else weight.unsqueeze(1), tape.anchor, record)
+    return out if weight.dim() == 2 else out.squeeze(-1)
 
 
 @rule(torch.addmm, Tensor.addmm)
 def _addmm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    """GPT-style ``Conv1D`` layers: ``bias + x @ W``."""
-    if len(args) != 3 or kwargs:
+    """``beta · bias + alpha · x @ W``, as GPT-2 writes its linear layers."""
+    if len(args) != 3 or not kwargs.keys() <= {"beta", "alpha"}:
         return NotImplemented
     bias, x, weight = args
-    if not tape.holds_rows(x) or tape.holds_rows(bias) or tape.holds_rows(weight) or bias.dim() != 1:
+    bias_slot, weight_slot = tape.slot_of(bias), tape.slot_of(weight)
+    if not tape.holds_rows(x) or tape.holds_rows(weight):
         return NotImplemented
     tape.require_rows(x)
-    bias_slot, weight_slot = tape.slot_of(bias), tape.slot_of(weight)
+    out = x @ weight if weight_slot is None else product(tape, x, weight_slot)
+    shift = bias if bias_slot is None else lift(tape, bias_slot, 2, len(x))
+    return torch.add(kwargs.get("beta", 1) * shift, out, alpha=kwargs.get("alpha", 1))
 
-    def record(inputs: Tensor, grad: Tensor) -> None:
-        if weight_slot is not None:
-            left = as_sequence(tape, inputs, inputs.shape[-1])
-            weight_slot.add(OuterUse(left, as_sequence(tape, grad, grad.shape[-1])))
-        if bias_slot is not None:
-            bias_slot.add(bias_use(tape, grad))
 
-    out = _MatMul.apply(x, value_of(weight_slot, weight), tape.anchor, record)
-    return out + value_of(bias_slot, bias)
+@rule(torch.einsum)
+def _einsum_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    equation, *operands = args
+    if len(operands) == 1 and isinstance(operands[0], tuple | list):
+        operands = list(operands[0])
+    labels, arrow, result = str(equation).replace(" ", "").partition("->")
+    terms = labels.split(",")
+    rows = [tape.holds_rows(t) for t in operands]
+    firsts = {term[:1] for term, holds in zip(terms, rows) if holds}
+    if (
+        not arrow
+        or "." in equation
+        or kwargs
+        or len(firsts) != 1
+        or not result.startswith(batch := firsts.pop())
+    ):
+        return NotImplemented
+    if any(batch in term for term, holds in zip(terms, rows) if not holds):
+        return NotImplemented
+    for t, holds in zip(operands, rows):
+        if holds:
+            tape.require_rows(t.unsqueeze(-1))
+    if len(operands) == 2 and _is_linear(*(terms if rows[0] else terms[::-1]), result):
+        x, weight = operands if rows[0] else operands[::-1]
+        return _linear_einsum(tape, x, weight, *(terms if rows[0] else terms[::-1]), result)
+    count = operands[rows.index(True)].shape[0]
+    for i, t in enumerate(operands):
+        if (slot := tape.slot_of(t)) is not None:
+            operands[i], terms[i] = lift(tape, slot, t.dim() + 1, count), batch + terms[i]
+    return torch.einsum(f"{','.join(terms)}->{result}", *operands)
+
+
+def _is_linear(x: str, weight: str, result: str) -> bool:
+    """One label of x is summed against a matrix, its other label takes the place: ``btd,dk->btk``."""
+    summed, new = set(x) - set(result), set(result) - set(x)
+    return (
+        len(weight) == 2
+        and set(weight) == summed | new
+        and len(summed) == len(new) == 1
+        and len(set(x)) == len(x)
+    )
+
+
+def _linear_einsum(tape: Tape, x: Tensor, weight: Tensor, terms: str, matrix: str, result: str) -> Tensor:
+    (summed,) = set(terms) - set(result)
+    others = terms.replace(summed, "")
+    last = x.permute([terms.index(label) for label in others + summed])
+    slot = tape.slot_of(weight)
+    assert slot is not None
+    out = linear(tape, last, weight, None) if matrix[1] == summed else product(tape, last, slot)
+    order = others + matrix.replace(summed, "")
+    return out.permute([order.index(label) for label in result])

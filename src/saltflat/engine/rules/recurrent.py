@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.rules.direct import lift
+from saltflat.engine.lifting import lift
 from saltflat.engine.rules.linear import linear, value_of
 from saltflat.engine.tape import OffTapeError, Slot, Tape, bias_use, linear_use, rule
 
@@ -166,10 +166,12 @@ _CELLS: dict[Any, tuple[Cell, str]] = {
 
 @rule(*_CELLS)
 def _cell_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    x, hx, w_ih, w_hh, b_ih, b_hh = (*args, *[None] * (6 - len(args)))
+    x, hx, w_ih, w_hh, b_ih, b_hh = list(args) + [None] * (6 - len(args))
     state = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
-    if kwargs or x.dim() != 2 or any(tape.slot_of(t) is not None for t in (x, *state)):
+    if kwargs or x.dim() != 2 or tape.slot_of(x) is not None:
         raise OffTapeError
+    tape.require_rows(x)
+    state = tuple(t if (slot := tape.slot_of(t)) is None else lift(tape, slot, 2, len(x)) for t in state)
     cell, name = _CELLS[func]
     result = cell(linear(tape, x, w_ih, b_ih, name), linear(tape, state[0], w_hh, b_hh, name), state)
     return result if func is torch.lstm_cell else result[0]

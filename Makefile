@@ -1,0 +1,38 @@
+# One command each: everything sets itself up in .venv, with the versions that were tested.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test check lint types clean
+
+help: ## show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+quickstart: $(READY) ## install, then run the whole story on embedded data
+	@$(BIN)/saltflat quickstart
+
+test: $(READY) lint types ## install, then lint, types and all tests
+	@$(BIN)/python -m pytest
+
+check: $(READY) lint types ## lint, types and the quick tests only
+	@$(BIN)/python -m pytest -m "not slow"
+
+lint: $(READY) ## ruff
+	@$(BIN)/ruff check src tests examples benchmarks
+	@$(BIN)/ruff format --check src tests examples benchmarks
+
+types: $(READY) ## mypy, strict
+	@$(BIN)/mypy
+
+# torch goes first and alone: with it installed in the tested version, nothing that follows can pull another build.
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

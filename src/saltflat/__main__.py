@@ -1,0 +1,5 @@
+"""``python -m saltflat`` is the command line."""
+
+from saltflat.cli import main
+
+main()

@@ -1,0 +1,29 @@
+"""Privacy accounting over plain events. Imports no torch, no models, no plans."""
+
+from saltflat.accounting.calibrate import least_scale, rounded_up
+from saltflat.accounting.epsilon import (
+    COARSE,
+    FINE,
+    Relation,
+    check_delta,
+    delta_at,
+    epsilon,
+    rdp_epsilon,
+    replace_one_epsilon,
+)
+from saltflat.accounting.events import SampledGaussian, combined_noise
+
+__all__ = [
+    "COARSE",
+    "FINE",
+    "Relation",
+    "SampledGaussian",
+    "check_delta",
+    "combined_noise",
+    "delta_at",
+    "epsilon",
+    "least_scale",
+    "rdp_epsilon",
+    "replace_one_epsilon",
+    "rounded_up",
+]

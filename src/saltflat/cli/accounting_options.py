@@ -1,0 +1,171 @@
+"""What `calibrate` and `account` share: phases from the command line, and their answer as JSON or words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from saltflat.accounting import SampledGaussian, combined_noise, epsilon, rdp_epsilon, replace_one_epsilon
+from saltflat.errors import InputError, check_count, nearest
+from saltflat.plan.sampling import Poisson, Sampling, TruncatedPoisson
+
+_KEYS = ("steps", "epochs", "noise-multiplier", "noise-ratio", "queries")
+
+
+@dataclass(frozen=True)
+class PhaseRequest:
+    """A phase as it stands on the command line."""
+
+    steps: int
+    noise_multiplier: float | None = None
+    noise_ratio: float | None = None
+    queries: int = 1
+
+    def event(self, sampling: Sampling) -> SampledGaussian:
+        """What it releases; several queries on a batch are one release with less noise."""
+        if self.noise_multiplier is None:
+            raise InputError(
+                "noise_multiplier", None, "a noise multiplier in every phase", problem="is missing",
+                cure="To solve for it, use calibrate.",
+            )  # fmt: skip
+        noise = combined_noise(*[self.noise_multiplier] * self.queries)
+        return sampling.event(noise, self.steps)
+
+    def with_noise(self, noise_multiplier: float) -> PhaseRequest:
+        """The same phase with its noise solved."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+
+def accounting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that both commands take."""
+    for option in reversed(
+        [
+            click.option("--population", type=int, required=True, help="Declared number of rows (public)."),
+            click.option("--batch-size", type=float, help="Expected batch size."),
+            click.option("--rate", type=float, help="Sampling rate, instead of --batch-size."),
+            click.option("--steps", type=int, help="Number of releases."),
+            click.option("--epochs", type=float, help="Passes over the population, instead of --steps."),
+            click.option("--delta", type=float, default=1e-5, show_default=True, help="δ."),
+            click.option("--queries", type=int, default=1, show_default=True, help="Queries on each batch."),
+            click.option("--cap", type=int, help="Truncated Poisson sampling: at most this many rows in a batch."),
+            click.option(
+                "--phase", "phases", multiple=True, metavar="KEY=VALUE,...",
+                help="A phase, e.g. steps=244,noise-multiplier=2.931; repeat it for several. "
+                f"Keys: {', '.join(_KEYS)}.",
+            ),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+            click.option("--plot", type=click.Path(dir_okay=False), help="Draw what ε buys into this picture file."),
+        ]
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def read_sampling(population: int, batch_size: float | None, rate: float | None, cap: int | None) -> Sampling:
+    """The sampling that the options describe."""
+    if (batch_size is None) == (rate is None):
+        raise InputError("batch_size", batch_size, "exactly one of --batch-size and --rate")
+    if rate is not None and not 0 < rate <= 1:
+        raise InputError("rate", rate, "0 < rate <= 1")
+    size = batch_size if batch_size is not None else (rate or 0.0) * population
+    return Poisson(population, size) if cap is None else TruncatedPoisson(population, size, cap)
+
+
+def read_phases(
+    texts: tuple[str, ...], steps: int | None, epochs: float | None, queries: int, sampling: Sampling
+) -> list[PhaseRequest]:
+    """The phases of ``--phase``, or the one of ``--steps`` or ``--epochs``."""
+    check_count("queries", queries)
+    if texts and (steps is not None or epochs is not None):
+        raise InputError("steps", steps, "--steps for one phase, or --phase for several", problem="is given with --phase")
+    if not texts:
+        return [PhaseRequest(_steps({"steps": steps, "epochs": epochs}, sampling), queries=queries)]
+    return [_read_phase(text, queries, sampling) for text in texts]
+
+
+def _read_phase(text: str, queries: int, sampling: Sampling) -> PhaseRequest:
+    values: dict[str, Any] = {}
+    for item in text.split(","):
+        key, _, value = (part.strip() for part in item.partition("="))
+        key = key.replace("_", "-")
+        if key not in _KEYS:
+            raise InputError("phase", text, "KEY=VALUE,KEY=VALUE", problem=f"has an unknown key {key!r}", cure=nearest(key, list(_KEYS)))
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or (key in ("steps", "queries") and number != int(number)):
+            raise InputError("phase", text, f"a number after {key}=", problem=f"has {key}={value!r}")
+        values[key] = number
+    noise, ratio = values.get("noise-multiplier"), values.get("noise-ratio")
+    for name, value in (("noise-multiplier", noise), ("noise-ratio", ratio)):
+        if value is not None and not value > 0:
+            raise InputError("phase", text, f"{name} > 0", problem=f"has {name}={value:g}")
+    if noise is not None and ratio is not None:
+        raise InputError("phase", text, "noise-multiplier or noise-ratio, not both")
+    count = int(values.get("queries", queries))
+    check_count("queries", count)
+    return PhaseRequest(_steps(values, sampling), noise, ratio, count)
+
+
+def _steps(values: dict[str, Any], sampling: Sampling) -> int:
+    steps, epochs = values.get("steps"), values.get("epochs")
+    if (steps is None) == (epochs is None):
+        raise InputError("steps", steps, "exactly one of steps and epochs")
+    if steps is not None:
+        check_count("steps", int(steps))
+        return int(steps)
+    if not (epochs or 0) > 0:
+        raise InputError("epochs", epochs, "epochs > 0")
+    return max(1, round((epochs or 0) * sampling.population / sampling.batch_size))
+
+
+def answer(phases: list[PhaseRequest], sampling: Sampling, delta: float) -> dict[str, Any]:
+    """ε of the phases, by both accountants, jointly and one by one."""
+    events = [phase.event(sampling) for phase in phases]
+    noises = [phase.noise_multiplier for phase in phases]
+    return {
+        "noise_multiplier": noises[0] if len(set(noises)) == 1 else noises,
+        "epsilon": epsilon(events, delta),
+        "delta": delta,
+        "epsilon_rdp": rdp_epsilon(events, delta),
+        "epsilon_replace_one": replace_one_epsilon(events, delta),
+        "relation": "add-remove",
+        "accountant": "pld",
+        "sampling": sampling.kind,
+        "rate": sampling.rate,
+        "population": sampling.population,
+        "batch_size": sampling.batch_size,
+        "steps": sum(phase.steps for phase in phases),
+        "phases": [
+            {
+                "steps": phase.steps,
+                "noise_multiplier": phase.noise_multiplier,
+                "queries": phase.queries,
+                "epsilon_alone": epsilon([event], delta),
+            }
+            for phase, event in zip(phases, events)
+        ],
+    }
+
+
+def show(result: dict[str, Any], as_json: bool) -> None:
+    """Print an answer for a program or for a person."""
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    for number, phase in enumerate(result["phases"], start=1):
+        queries = f", {phase['queries']} queries a batch" if phase["queries"] > 1 else ""
+        click.echo(
+            f"phase {number}: {phase['steps']} steps, noise multiplier {phase['noise_multiplier']:.4f}{queries}"
+            f" (alone: ε = {phase['epsilon_alone']:.4g})"
+        )
+    click.echo(f"ε = {result['epsilon']:.4f} at δ = {result['delta']:g}, add or remove one row (PLD, phases jointly)")
+    replaced, second = result["epsilon_replace_one"], result["epsilon_rdp"]
+    click.echo(f"replace one row: ε = {replaced:.4g}" if replaced is not None else "replace one row: not supported here")
+    click.echo(f"Rényi bound (second opinion): ε = {second:.4g}" if second is not None else "Rényi bound: not supported here")

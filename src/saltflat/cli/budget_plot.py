@@ -1,0 +1,59 @@
+"""A picture of what ε buys: noise against ε, and ε against epochs and batch size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from saltflat.accounting import COARSE, SampledGaussian, least_scale
+from saltflat.accounting import epsilon as epsilon_of
+from saltflat.errors import MissingDependencyError
+from saltflat.plan.sampling import Sampling
+
+
+def draw(path: str, sampling: Sampling, delta: float, *, epsilon: float, steps: int) -> None:
+    """Three curves around the point that was asked about, into a PNG, SVG or PDF file."""
+    try:
+        import matplotlib
+
+        matplotlib.use("agg")
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise MissingDependencyError("matplotlib", "drawing --plot", "plot") from error
+
+    def noise(rate: float, count: int, target: float) -> float:
+        return least_scale(lambda s: [SampledGaussian(s, rate, count)], target, delta)
+
+    rate, population = sampling.rate, sampling.population
+    here = noise(rate, steps, epsilon)
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+
+    budgets = [0.25, 0.5, 1, 2, 4, 8]
+    left.plot(budgets, [noise(rate, steps, e) for e in budgets], marker="o")
+    left.plot([epsilon], [here], marker="*", markersize=14, linestyle="none", label="this plan")
+    left.set(xscale="log", yscale="log", xlabel="budget ε", ylabel="noise multiplier σ", title="What a budget asks for")
+    left.legend()
+
+    epochs = [1, 2, 5, 10, 20, 40, 80, 160]
+    counts = [max(1, round(e / rate)) for e in epochs]
+    middle.plot(epochs, [epsilon_of([SampledGaussian(here, rate, c)], delta, grid=COARSE) for c in counts], marker="o")
+    middle.axvline(steps * rate, linestyle=":", color="grey", label="this plan")
+    middle.set(xscale="log", yscale="log", xlabel="epochs", ylabel="ε", title=f"ε over epochs at σ = {here:.2f}")
+    middle.legend()
+
+    sizes = [s for s in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384) if s <= population]
+    passes = steps * rate
+    per_batch = [noise(s / population, max(1, round(passes * population / s)), epsilon) / s for s in sizes]
+    right.plot(sizes, per_batch, marker="o")
+    right.axvline(sampling.batch_size, linestyle=":", color="grey", label="this plan")
+    right.set(
+        xscale="log", yscale="log", xlabel="batch size", ylabel="noise in a release, σ / batch size",
+        title=f"Noise over batch size, {passes:.3g} epochs, ε = {epsilon:.3g}",
+    )  # fmt: skip
+    right.legend()
+    for axes in (left, middle, right):
+        axes.grid(alpha=0.3, which="both")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    click.echo(f"wrote {Path(path)}", err=True)

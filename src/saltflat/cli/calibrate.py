@@ -1,0 +1,71 @@
+"""``saltflat calibrate``: from a budget to the noise it asks for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+from saltflat.accounting import least_scale, rounded_up
+from saltflat.cli.accounting_options import (
+    PhaseRequest,
+    accounting_options,
+    answer,
+    read_phases,
+    read_sampling,
+    show,
+)
+from saltflat.errors import InputError
+from saltflat.plan.sampling import Sampling
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat calibrate --epsilon 1 --delta 1e-5 --population 60000 --batch-size 2048 --steps 1172 --json
+  saltflat calibrate --epsilon 1 --population 50000 --batch-size 2048 \\
+      --phase steps=244,noise-multiplier=2.931 --phase steps=488
+  saltflat calibrate --epsilon 1 --population 50000 --batch-size 2048 \\
+      --phase steps=244,noise-ratio=1 --phase steps=488,noise-ratio=10
+"""
+)
+@click.option("--epsilon", type=float, required=True, help="The budget ε.")
+@accounting_options
+def command(epsilon: float, delta: float, as_json: bool, plot: str | None, **options: Any) -> None:
+    """The least noise that keeps all phases within ε at δ.
+
+    Phases without noise-multiplier are solved for; noise-ratio in every phase keeps the ratios.
+    """
+    sampling = read_sampling(options["population"], options["batch_size"], options["rate"], options["cap"])
+    phases = read_phases(options["phases"], options["steps"], options["epochs"], options["queries"], sampling)
+    solved = solve(phases, sampling, epsilon, delta)
+    show(answer(solved, sampling, delta) | {"target_epsilon": epsilon}, as_json)
+    if plot:
+        from saltflat.cli.budget_plot import draw
+
+        draw(plot, sampling, delta, epsilon=epsilon, steps=sum(p.steps for p in solved))
+
+
+def solve(phases: list[PhaseRequest], sampling: Sampling, epsilon: float, delta: float) -> list[PhaseRequest]:
+    """The phases with their noise, never above the target when recomputed."""
+    if math.isnan(epsilon) or math.isinf(epsilon) or epsilon <= 0:
+        raise InputError("epsilon", epsilon, "a finite epsilon > 0")
+    unknown = [phase for phase in phases if phase.noise_multiplier is None]
+    if not unknown:
+        raise InputError(
+            "phase", "every one has a noise-multiplier", "at least one phase without noise-multiplier",
+            problem="leaves nothing to solve", cure="To compute epsilon from noise, use: saltflat account",
+        )  # fmt: skip
+    with_ratio = [phase for phase in phases if phase.noise_ratio is not None]
+    if with_ratio and len(with_ratio) != len(phases):
+        raise InputError("noise-ratio", "in some phases only", "noise-ratio in every phase, or in none")
+
+    def at(scale: float) -> list[PhaseRequest]:
+        return [
+            phase if phase.noise_multiplier is not None else phase.with_noise(rounded_up(scale * (phase.noise_ratio or 1)))
+            for phase in phases
+        ]
+
+    scale = least_scale(lambda s: [phase.event(sampling) for phase in at(s)], epsilon, delta)
+    return at(scale)

@@ -1,0 +1,167 @@
+"""``saltflat data``: which data sets there are, where they lie, what they are, and how to get them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from saltflat import data
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+_data_dir = click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A folder to look in before the others.",
+)
+
+
+@click.group(name="data")
+def command() -> None:
+    """List, describe, locate and fetch data sets.
+
+    Data sets are looked for in --data-dir, in the folders of the variable SALTFLAT_DATA, in the cache
+    (~/.cache/saltflat), and where distributions install them (/usr/share/datasets).
+
+    \b
+    Examples:
+      saltflat data list
+      saltflat data fetch fashion-mnist
+      SALTFLAT_DATA=/data saltflat data locate cifar10
+    """
+
+
+@command.command(name="list")
+@_as_json
+@_data_dir
+def list_command(as_json: bool, data_dir: Path | None) -> None:
+    """Every data set that saltflat knows by name, and where it was found.
+
+    Rows are the published counts: to train on + to test on.
+
+    \b
+    Examples:
+      saltflat data list
+      saltflat data list --json --data-dir /data
+    """
+    entries = [data.describe(name, data_dir) for name in data.names()]
+    if as_json:
+        _print_json([entry.as_dict() for entry in entries])
+        return
+    header = ("name", "rows", "classes", "shape", "found at")
+    rows = [
+        (
+            entry.name,
+            f"{entry.rows:,} + {entry.test_rows:,}",
+            str(entry.classes),
+            "x".join(str(size) for size in entry.shape),
+            _found(entry),
+        )
+        for entry in entries
+    ]
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    for row in [header, *rows]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+@command.command()
+@click.argument("name")
+@_as_json
+@_data_dir
+def describe(name: str, as_json: bool, data_dir: Path | None) -> None:
+    """What the data set NAME is: rows, classes, shape, licence, source, and how to get it.
+
+    \b
+    Examples:
+      saltflat data describe svhn
+      saltflat data describe emnist-letters --json
+    """
+    description = data.describe(name, data_dir)
+    if as_json:
+        _print_json(description.as_dict())
+    else:
+        click.echo(str(description))
+
+
+@command.command()
+@click.argument("name")
+@_as_json
+@_data_dir
+def locate(name: str, as_json: bool, data_dir: Path | None) -> None:
+    """Print the files of the data set NAME, one a line. The exit code is 1 if they were not found.
+
+    \b
+    Examples:
+      saltflat data locate mnist
+      saltflat data locate cifar10 --data-dir /data
+    """
+    description = data.describe(name, data_dir)
+    if as_json:
+        _print_json({"name": description.name, "found": description.found})
+    elif description.found is None:
+        click.echo(f"{description.name} was not found.\n{description.to_get_it}", err=True)
+    else:
+        click.echo("\n".join(description.found) or f"{description.name} is embedded and needs no file.")
+    if description.found is None:
+        sys.exit(1)
+
+
+@command.command()
+@click.argument("name")
+@_as_json
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder under which to put it; the cache by default.",
+)
+@click.option("--mirror", help="An address that holds the same files, instead of the official hosts.")
+def fetch(name: str, as_json: bool, data_dir: Path | None, mirror: str | None) -> None:
+    """Download the data set NAME and check it.
+
+    A file that is already there and right is not downloaded again.
+
+    \b
+    Examples:
+      saltflat data fetch fashion-mnist
+      saltflat data fetch cifar10 --data-dir /data
+      saltflat data fetch svhn --mirror https://files.example.org/svhn
+    """
+    with _progress() as progress:
+        files = [str(file) for file in data.fetch(name, data_dir, progress, mirror=mirror)]
+    if as_json:
+        _print_json({"name": name, "files": files})
+    else:
+        click.echo("\n".join(files) or f"{name} is embedded and needs no file.")
+
+
+def _found(entry: data.Description) -> str:
+    if entry.found is None:
+        return "-"
+    if not entry.found:
+        return "embedded"
+    return entry.found[0] if len(entry.found) == 1 else str(Path(entry.found[0]).parent)
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """One bar a file, on the error stream, so that what is printed can still be piped."""
+    with ExitStack() as open_bars:
+        shown: dict[str, Any] = {}
+
+        def show(file: str, done: int, total: int | None) -> None:
+            if file not in shown:
+                open_bars.close()
+                bar: Any = click.progressbar(length=total or 0, label=file, file=sys.stderr)
+                shown[file] = open_bars.enter_context(bar)
+            shown[file].update(done - shown[file].pos)
+
+        yield show

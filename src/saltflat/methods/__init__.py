@@ -1,0 +1,1 @@
+"""What methods do with releases: ascents, averagings, optimizers. Post-processing, and free."""

@@ -1,0 +1,98 @@
+"""Several views of one example, averaged before the clip: augmentations, and Gaussian weights.
+
+Augmentations are tensor operations on N x C x H x W images, each row with its own draw, on any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saltflat.errors import InputError
+from saltflat.plan import Multiplicity
+
+
+def flip(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Mirror each image left to right with probability one half.
+
+    >>> flip(torch.arange(4.0).view(1, 1, 2, 2)).shape
+    torch.Size([1, 1, 2, 2])
+    """
+    mirrored = _uniform(len(images), images, generator) < 0.5
+    return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
+
+
+def crop(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Pad by reflection, an eighth of the side (4 pixels at 32), and cut a window of the same size at random."""
+    height, width = images.shape[2:]
+    edge = max(1, round(min(height, width) / 8))
+    padded = F.pad(images, (edge,) * 4, mode="reflect")
+    rows = _offsets(images, edge, generator) + torch.arange(height, device=images.device)
+    columns = _offsets(images, edge, generator) + torch.arange(width, device=images.device)
+    number = torch.arange(len(images), device=images.device)
+    # advanced indices around a slice put their dimensions first: N x H x W x C
+    return padded[number[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def cutout(images: Tensor, generator: torch.Generator | None = None, share: float = 0.25) -> Tensor:
+    """Grey out a square of a quarter of the side at random (DeVries & Taylor 2017)."""
+    height, width = images.shape[2:]
+    side = max(1, round(share * min(height, width)))
+    top = (_uniform(len(images), images, generator) * (height - side + 1)).long().view(-1, 1, 1, 1)
+    left = (_uniform(len(images), images, generator) * (width - side + 1)).long().view(-1, 1, 1, 1)
+    y = torch.arange(height, device=images.device).view(1, 1, -1, 1)
+    x = torch.arange(width, device=images.device).view(1, 1, 1, -1)
+    hole = (y >= top) & (y < top + side) & (x >= left) & (x < left + side)
+    return images.masked_fill(hole, 0.5)
+
+
+_AUGMENTATIONS = {"flip": flip, "crop": crop, "cutout": cutout}
+
+
+def views_of(inputs: Any, multiplicity: Multiplicity, generator: torch.Generator | None = None) -> Any:
+    """``views`` rows for each row, one after the other, each augmented by itself."""
+    if multiplicity.augmentations and not (isinstance(inputs, Tensor) and inputs.dim() == 4):
+        raise InputError(
+            "augmentations", ", ".join(multiplicity.augmentations), "images of shape N x C x H x W",
+            problem="cannot change inputs of another form",
+        )  # fmt: skip
+    repeated = _repeated(inputs, multiplicity.views)
+    for name in multiplicity.augmentations:
+        repeated = _AUGMENTATIONS[name](repeated, generator)
+    return repeated
+
+
+def gaussian_displacements(
+    weights: Mapping[str, Tensor], multiplicity: Multiplicity, generator: torch.Generator | None = None
+) -> list[dict[str, Tensor]] | None:
+    """For each view, a Gaussian displacement of the weights; None where there is none."""
+    if not multiplicity.deviation:
+        return None
+    return [
+        {
+            name: multiplicity.deviation
+            * torch.randn(weight.shape, dtype=weight.dtype, device=weight.device, generator=generator)
+            for name, weight in weights.items()
+        }
+        for _ in range(multiplicity.views)
+    ]
+
+
+def _repeated(inputs: Any, count: int) -> Any:
+    if isinstance(inputs, dict):
+        return {key: _repeated(value, count) for key, value in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(_repeated(value, count) for value in inputs)
+    return inputs.repeat_interleave(count, dim=0)
+
+
+def _uniform(count: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.rand(count, device=like.device, generator=generator)
+
+
+def _offsets(images: Tensor, edge: int, generator: torch.Generator | None) -> Tensor:
+    return (_uniform(len(images), images, generator) * (2 * edge + 1)).long()[:, None]

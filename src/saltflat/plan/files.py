@@ -1,0 +1,156 @@
+"""Plans as JSON and TOML. Every field is spelled as its Python argument; parts carry their ``kind``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tomllib
+from typing import Any, get_args
+
+from saltflat.errors import InputError, SaltflatError, nearest
+from saltflat.plan import parts
+from saltflat.plan.budget import Budget
+from saltflat.plan.phase import Phase
+from saltflat.plan.plan import FORMAT, Plan
+from saltflat.plan.sampling import Poisson, TruncatedPoisson
+
+_KINDS: dict[str, dict[str, type]] = {
+    "sampling": {c.kind: c for c in (Poisson, TruncatedPoisson)},
+    "ascent": {c.kind: c for c in get_args(parts.Ascent)},
+    "averaging": {c.kind: c for c in get_args(parts.Averaging)},
+    "clipping": {c.kind: c for c in get_args(parts.Clipping)},
+    "multiplicity": {parts.Multiplicity.kind: parts.Multiplicity},
+}
+
+
+class PlanFileError(SaltflatError, ValueError):
+    """A plan file that cannot be read; the message lists every fault that was found."""
+
+
+def to_dict(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data: dictionaries, lists, strings and finite numbers."""
+    return {"saltflat_plan": FORMAT} | {
+        f.name: _plain(getattr(plan, f.name)) for f in dataclasses.fields(plan)
+    }
+
+
+def from_dict(data: Any) -> Plan:
+    """The plan that `to_dict` wrote."""
+    if not isinstance(data, dict):
+        raise PlanFileError("A plan is a table of keys and values, and this is not one.")
+    version = data.get("saltflat_plan")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise PlanFileError("This is not a plan: the key saltflat_plan (the format's version) is missing.")
+    if version > FORMAT:
+        raise PlanFileError(
+            f"This plan has format {version}; this saltflat reads formats up to {FORMAT}. Update saltflat."
+        )
+    faults: list[str] = []
+    fields = _fields(Plan, {k: v for k, v in data.items() if k != "saltflat_plan"}, "plan", faults)
+    built: dict[str, Any] = {}
+    for key, value in fields.items():
+        if key == "phases":
+            rows = value if isinstance(value, list) else [value]
+            built[key] = tuple(
+                _build(Phase, row, f"phases[{i}]", faults) for i, row in enumerate(rows)
+            )
+        elif key in _KINDS:
+            built[key] = _part(key, value, key, faults)
+        elif key == "budget":
+            built[key] = _build(Budget, value, key, faults)
+        elif key == "optimizer":
+            built[key] = None if value is None else _build(parts.Optimizer, value, key, faults)
+        elif key == "notes":
+            built[key] = tuple(str(note) for note in value) if isinstance(value, list) else ()
+        else:
+            built[key] = value
+    if not faults:
+        try:
+            return Plan(**built)
+        except (SaltflatError, TypeError, AttributeError) as error:
+            faults.append(str(error))
+    raise PlanFileError("This plan cannot be read:\n" + "\n".join(f"  - {fault}" for fault in faults))
+
+
+def from_json(text: str) -> Plan:
+    """Read a plan from JSON text."""
+    try:
+        return from_dict(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise PlanFileError(f"This plan is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise PlanFileError("This plan is nested too deeply to be one.") from error
+
+
+def to_toml(plan: Plan) -> str:
+    """The plan as TOML, which has no null: absent keys have their defaults."""
+    import tomli_w
+
+    return tomli_w.dumps(_without_none(to_dict(plan)))
+
+
+def from_toml(text: str) -> Plan:
+    """Read a plan from TOML text."""
+    try:
+        return from_dict(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise PlanFileError(f"This plan is not valid TOML: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        kind = {"kind": value.kind} if hasattr(value, "kind") else {}
+        return kind | {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
+
+
+def _fields(cls: type, data: Any, where: str, faults: list[str]) -> dict[str, Any]:
+    """The known keys of ``data``; every unknown or missing one becomes a fault."""
+    if not isinstance(data, dict):
+        faults.append(f"{where} should be a table of keys and values")
+        return {}
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    for key in data:
+        if key not in known:
+            faults.append(f"{where} has an unknown key {key!r}. {nearest(str(key), list(known))}")
+    for name, f in known.items():
+        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if required and name not in data:
+            faults.append(f"{where} lacks the key {name!r}")
+    return {key: math.inf if value == "inf" else value for key, value in data.items() if key in known}
+
+
+def _build(cls: type, data: Any, where: str, faults: list[str]) -> Any:
+    before = len(faults)
+    fields = _fields(cls, data, where, faults)
+    if "ascent" in fields:
+        fields["ascent"] = _part("ascent", fields["ascent"], f"{where}.ascent", faults)
+    if len(faults) > before:
+        return None
+    try:
+        return cls(**fields)
+    except InputError as error:
+        faults.append(f"{where}: {error}".replace("\n", "\n    "))
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        faults.append(f"{where} holds a value of the wrong type: {error}")
+    return None
+
+
+def _part(family: str, data: Any, where: str, faults: list[str]) -> Any:
+    kinds = _KINDS[family]
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        faults.append(f"{where} has kind {kind!r}. {nearest(str(kind), list(kinds))}")
+        return None
+    return _build(kinds[kind], {k: v for k, v in data.items() if k != "kind"}, where, faults)

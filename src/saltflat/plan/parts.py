@@ -1,0 +1,249 @@
+"""The parts of which methods are composed, as values: where the gradient is taken, how it is clipped, what
+steps with it, what is averaged. Their behaviour lives in `saltflat.methods` and `saltflat.engine`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from saltflat.errors import InputError, check_count, check_positive
+
+
+def _check_rho(rho: float) -> None:
+    if isinstance(rho, bool) or not isinstance(rho, int | float) or not 0 <= rho < float("inf"):
+        raise InputError("rho", rho, "a finite rho >= 0", cure="0.01 to 0.1 is usual; 0 switches the ascent off.")
+
+
+# --- ascent: where the gradient is taken ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NoAscent:
+    """The gradient is taken at the weights themselves."""
+
+    kind = "none"
+
+    def __str__(self) -> str:
+        return "none"
+
+
+@dataclass(frozen=True)
+class PreviousRelease:
+    """At w + ρ g/‖g‖ with g the previous release: post-processing, free (DP-SAT).
+
+    With ``momentum`` > 0 the direction is v_t = momentum · v_{t−1} + g_t instead of g. With ``automatic`` the
+    ascent switches itself off for good when sharpness, judged by releases or public data, stops falling;
+    noise and steps stay as planned.
+    """
+
+    rho: float
+    momentum: float = 0.0
+    automatic: bool = False
+
+    kind = "previous-release"
+
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+        if not 0 <= self.momentum < 1:
+            raise InputError("momentum", self.momentum, "0 <= momentum < 1")
+
+    def __str__(self) -> str:
+        momentum = f", momentum {self.momentum:g}" if self.momentum else ""
+        return f"previous release, ρ {self.rho:g}{momentum}" + (", until flat" if self.automatic else "")
+
+
+@dataclass(frozen=True)
+class FreshQuery:
+    """At w + ρ g_a/‖g_a‖ with g_a a second noised query on the same batch (DP-SAM).
+
+    The ascent query has noise multiplier ``noise_ratio`` times that of the descent; the pair is accounted
+    as one release with σ = (σ_a⁻² + σ_d⁻²)^(−1/2).
+    """
+
+    rho: float
+    noise_ratio: float = 1.0
+
+    kind = "fresh-query"
+
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+        check_positive("noise_ratio", self.noise_ratio)
+
+    def __str__(self) -> str:
+        return f"fresh query, ρ {self.rho:g}, σ ratio {self.noise_ratio:g}"
+
+
+Ascent = NoAscent | PreviousRelease | FreshQuery
+
+
+# --- averaging: over released iterates only ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NoAveraging:
+    """The last iterate is the result."""
+
+    kind = "none"
+
+    def __str__(self) -> str:
+        return "none"
+
+
+@dataclass(frozen=True)
+class Swa:
+    """The mean of every ``every``-th iterate from a fraction ``start`` of the plan on (DP-SWA)."""
+
+    start: float = 0.7
+    every: int = 1
+
+    kind = "swa"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < 1:
+            raise InputError("start", self.start, "0 <= start < 1, a fraction of the plan's steps")
+        check_count("every", self.every)
+
+    def __str__(self) -> str:
+        return f"SWA from {self.start:.0%} on, every {self.every}"
+
+
+@dataclass(frozen=True)
+class Ema:
+    """An exponential moving average with warm-up: decay_t = min(decay, (1 + t)/(10 + t))."""
+
+    decay: float = 0.99
+
+    kind = "ema"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise InputError("decay", self.decay, "0 <= decay < 1")
+
+    def __str__(self) -> str:
+        return f"EMA, decay {self.decay:g}"
+
+
+Averaging = NoAveraging | Swa | Ema
+
+
+# --- clipping ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FlatClipping:
+    """The whole gradient of a unit is scaled down to the clip norm."""
+
+    kind = "flat"
+
+    def __str__(self) -> str:
+        return "flat"
+
+
+@dataclass(frozen=True)
+class AutomaticClipping:
+    """Normalise: C·g/(‖g‖ + stability)."""
+
+    stability: float = 0.01
+
+    kind = "automatic"
+
+    def __post_init__(self) -> None:
+        check_positive("stability", self.stability)
+
+    def __str__(self) -> str:
+        return f"automatic, stability {self.stability:g}"
+
+
+@dataclass(frozen=True)
+class PerLayerClipping:
+    """Each layer to C/√L, so that the squares add up to C²."""
+
+    kind = "per-layer"
+
+    def __str__(self) -> str:
+        return "per layer"
+
+
+@dataclass(frozen=True)
+class QuantileClipping:
+    """The clip norm follows a quantile of the gradient norms, by a noised count (Andrew et al. 2021).
+
+    Each step also releases how many gradients were short enough, with noise of standard deviation
+    ``count_noise``. Together with the gradient it is one release with σ = (σ_g⁻² + (2 σ_b)⁻²)^(−1/2).
+    The phase's ``clip_norm`` is where it starts.
+    """
+
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+    count_noise: float = 20.0
+
+    kind = "quantile"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantile < 1:
+            raise InputError("quantile", self.quantile, "0 < quantile < 1")
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("count_noise", self.count_noise)
+
+    def __str__(self) -> str:
+        return f"quantile {self.quantile:g}, count noise {self.count_noise:g}"
+
+
+Clipping = FlatClipping | AutomaticClipping | PerLayerClipping | QuantileClipping
+
+
+# --- multiplicity: several views of one example, averaged before the clip ---------------------------
+
+AUGMENTATIONS = ("flip", "crop", "cutout")
+
+
+@dataclass(frozen=True)
+class Multiplicity:
+    """``views`` gradients of each example, averaged before the clip: free, because the clip comes after.
+
+    ``augmentations`` change the inputs of each view (De et al. 2022); ``deviation`` > 0 also takes view k at
+    w + z_k with z_k ~ N(0, deviation²) (DPlis, Wang et al. 2021).
+    """
+
+    views: int = 1
+    augmentations: tuple[str, ...] = ()
+    deviation: float = 0.0
+
+    kind = "views"
+
+    def __post_init__(self) -> None:
+        check_count("views", self.views)
+        object.__setattr__(self, "augmentations", tuple(self.augmentations))
+        for name in self.augmentations:
+            if name not in AUGMENTATIONS:
+                raise InputError("augmentations", name, f"names among {', '.join(AUGMENTATIONS)}")
+        if isinstance(self.deviation, bool) or not 0 <= self.deviation < float("inf"):
+            raise InputError("deviation", self.deviation, "a finite deviation >= 0")
+
+    def __str__(self) -> str:
+        if self.views == 1 and not self.augmentations and not self.deviation:
+            return "one view"
+        parts = [f"{self.views} views", *self.augmentations]
+        return ", ".join([*parts, f"weights ± {self.deviation:g}"] if self.deviation else parts)
+
+
+# --- optimizer --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A named optimizer with its settings, all but the learning rate, which belongs to the phases.
+
+    >>> Optimizer("sgd", {"momentum": 0.9})
+    Optimizer(name='sgd', settings={'momentum': 0.9})
+    """
+
+    name: str = "sgd"
+    settings: dict[str, float | bool] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(sorted(self.settings.items()))))
+
+    def __str__(self) -> str:
+        settings = ", ".join(f"{key} {value:g}" for key, value in self.settings.items())
+        return f"{self.name} ({settings})" if settings else self.name

@@ -1,0 +1,65 @@
+"""A stretch of steps that are all alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from saltflat.errors import InputError, check_count, check_positive
+from saltflat.plan.parts import Ascent, FreshQuery, NoAscent
+
+
+@dataclass(frozen=True)
+class Phase:
+    """``steps`` releases with one noise multiplier, clip norm, learning rate and ascent.
+
+    ``noise_multiplier`` may be left out: `Plan.calibrated_to` solves for it, in proportion to
+    ``noise_ratio``. ``learning_rate`` may be left out when the optimizer is given to ``fit``.
+
+    >>> Phase(steps=100, clip_norm=1.0, noise_multiplier=2.0).query_noises
+    (2.0,)
+    >>> Phase(100, 1.0, 2.0, ascent=FreshQuery(0.05, noise_ratio=3.0)).query_noises
+    (6.0, 2.0)
+    """
+
+    steps: int
+    clip_norm: float
+    noise_multiplier: float | None = None
+    learning_rate: float | None = None
+    ascent: Ascent = field(default_factory=NoAscent)
+    noise_ratio: float = 1.0
+    reset_momentum: bool = False
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps)
+        if isinstance(self.clip_norm, bool) or not self.clip_norm > 0 or math.isnan(self.clip_norm):
+            raise InputError("clip_norm", self.clip_norm, "clip_norm > 0", cure="0.1 to 1 is usual.")
+        if math.isinf(self.clip_norm) and self.noise_multiplier != 0:
+            raise InputError("clip_norm", self.clip_norm, "a finite clip_norm, because noise is scaled by it")
+        sigma = self.noise_multiplier
+        if sigma is not None and (isinstance(sigma, bool) or not 0 <= sigma < math.inf):
+            raise InputError(
+                "noise_multiplier", sigma, "a finite noise_multiplier >= 0", cure="0 means no privacy at all."
+            )
+        if self.learning_rate is not None:
+            check_positive("learning_rate", self.learning_rate)
+        check_positive("noise_ratio", self.noise_ratio)
+
+    @property
+    def query_noises(self) -> tuple[float, ...]:
+        """The noise multiplier of each query on the batch of one step."""
+        sigma = self.sigma
+        if isinstance(self.ascent, FreshQuery):
+            return (sigma * self.ascent.noise_ratio, sigma)
+        return (sigma,)
+
+    @property
+    def sigma(self) -> float:
+        """The noise multiplier of the descent; an error if it has not been solved for."""
+        if self.noise_multiplier is None:
+            raise InputError(
+                "noise_multiplier", None, "a noise multiplier in every phase", problem="is not known yet",
+                cure="Give it, or calibrate the plan: plan.calibrated_to(Budget(epsilon, delta)).",
+            )  # fmt: skip
+        return self.noise_multiplier

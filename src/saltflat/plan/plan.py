@@ -1,0 +1,238 @@
+"""`Plan`: sampling and phases, from which both the mechanism and its privacy event are made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from saltflat.accounting import (
+    SampledGaussian,
+    combined_noise,
+    epsilon,
+    least_scale,
+    rdp_epsilon,
+    replace_one_epsilon,
+    rounded_up,
+)
+from saltflat.errors import InputError, PrivacyWarning
+from saltflat.plan.budget import Budget
+from saltflat.plan.parts import Averaging, Clipping, FlatClipping, Multiplicity, NoAveraging, Optimizer, QuantileClipping
+from saltflat.plan.phase import Phase
+from saltflat.plan.sampling import Sampling
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What shall happen, as a pure value: printable, comparable, serialisable.
+
+    The same fields make the mechanism (sampler, clip, noise, optimizer) and the privacy event, so the two
+    cannot disagree. The noise schedule is fixed before the data is touched.
+
+    >>> from saltflat.plan import Poisson
+    >>> plan = Plan(Poisson(60_000, 2048), (Phase(1172, 0.1, 4.4627),), Budget(1.0, 1e-5))
+    >>> round(plan.epsilon, 3), plan.steps
+    (1.0, 1172)
+    >>> Plan.from_json(plan.to_json()) == plan
+    True
+    """
+
+    sampling: Sampling
+    phases: tuple[Phase, ...]
+    budget: Budget
+    optimizer: Optimizer | None = None
+    averaging: Averaging = field(default_factory=NoAveraging)
+    clipping: Clipping = field(default_factory=FlatClipping)
+    multiplicity: Multiplicity = field(default_factory=Multiplicity)
+    method: str = "dp-sgd"
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise InputError("phases", 0, "at least one phase", problem="phases given")
+        if len({phase.learning_rate is None for phase in self.phases}) > 1:
+            raise InputError("learning_rate", None, "a learning rate in every phase or in none")
+        if self.budget.delta * self.sampling.population >= 1:
+            warnings.warn(
+                f"delta={self.budget.delta:g} is not below 1/population=1/{self.sampling.population}: a mechanism "
+                "that publishes a random row would meet it. Choose a delta well below "
+                f"{1 / self.sampling.population:.1g}.",
+                PrivacyWarning,
+                stacklevel=3,
+            )
+
+    # --- the privacy event ------------------------------------------------------------------------
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether every phase has its noise."""
+        return all(phase.noise_multiplier is not None for phase in self.phases)
+
+    def events(self, first_steps: int | None = None) -> tuple[SampledGaussian, ...]:
+        """The releases of the whole plan, or of its first steps, for an accountant."""
+        left = self.steps if first_steps is None else first_steps
+        events = []
+        for phase in self.phases:
+            count = min(phase.steps, left)
+            left -= count
+            if count:
+                events.append(self.sampling.event(self.effective_noise(phase), count))
+        return tuple(events)
+
+    def query_noises(self, phase: Phase) -> tuple[float, ...]:
+        """The noise multiplier of every query on one batch: ascent, descent, and the count of a quantile."""
+        if isinstance(self.clipping, QuantileClipping):
+            return (*phase.query_noises, 2 * self.clipping.count_noise)
+        return phase.query_noises
+
+    def effective_noise(self, phase: Phase) -> float:
+        """The noise multiplier of one step, all its queries taken together as one release."""
+        noises = self.query_noises(phase)
+        return noises[0] if len(noises) == 1 else combined_noise(*noises)
+
+    @cached_property
+    def epsilon(self) -> float:
+        """ε of all phases composed jointly, by privacy loss distributions."""
+        return epsilon(self.events(), self.budget.delta)
+
+    @cached_property
+    def epsilon_rdp(self) -> float | None:
+        """The looser figure of the Rényi accountant."""
+        return rdp_epsilon(self.events(), self.budget.delta)
+
+    @cached_property
+    def epsilon_replace_one(self) -> float | None:
+        """What the same run is worth when one unit is replaced by another."""
+        return replace_one_epsilon(self.events(), self.budget.delta)
+
+    def phase_epsilon(self, phase: Phase) -> float:
+        """What one phase would cost alone."""
+        return epsilon([self.sampling.event(self.effective_noise(phase), phase.steps)], self.budget.delta)
+
+    def calibrated_to(self, budget: Budget) -> Plan:
+        """The same plan with the least noise that keeps it within ``budget``.
+
+        Phases that already have a noise multiplier keep it. The others get one in proportion to their
+        ``noise_ratio``. Guarantees: the result's ``epsilon`` never exceeds the budget's.
+        """
+        if self.is_solved:
+            raise InputError(
+                "noise_multiplier", "given in every phase", "at least one phase without it",
+                problem="leaves nothing to solve", cure="To compute epsilon from noise, use account.",
+            )  # fmt: skip
+        scale = least_scale(lambda s: self._at_scale(s).events(), budget.epsilon, budget.delta)
+        return replace(self._at_scale(scale), budget=budget)
+
+    def _at_scale(self, scale: float) -> Plan:
+        phases = (
+            phase
+            if phase.noise_multiplier is not None
+            else replace(phase, noise_multiplier=rounded_up(scale * phase.noise_ratio))
+            for phase in self.phases
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # said once, when the plan was made
+            return replace(self, phases=tuple(phases))
+
+    # --- the schedule -----------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """The number of releases."""
+        return sum(phase.steps for phase in self.phases)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many steps make one pass over the declared population, on average."""
+        return max(1, round(1 / self.sampling.rate))
+
+    def phase_at(self, step: int) -> Phase:
+        """The phase that a step, counted from zero, belongs to."""
+        for phase in self.phases:
+            if step < phase.steps:
+                return phase
+            step -= phase.steps
+        raise InputError("step", step, f"0 <= step < {self.steps}")
+
+    def schedule(self) -> Iterator[Phase]:
+        """The phase of each step, in order."""
+        for phase in self.phases:
+            for _ in range(phase.steps):
+                yield phase
+
+    @property
+    def is_private(self) -> bool:
+        """Whether every release has noise and a finite sensitivity."""
+        return math.isfinite(self.budget.epsilon) and all(
+            self.effective_noise(phase) > 0 for phase in self.phases
+        )
+
+    # --- as text ----------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        from saltflat.plan.table import plan_table
+
+        return plan_table(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data, with the version of its format."""
+        from saltflat.plan.files import to_dict
+
+        return to_dict(self)
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Plan:
+        """Read what `to_dict` wrote; unknown or missing keys are refused by name."""
+        from saltflat.plan.files import from_dict
+
+        return from_dict(data)
+
+    def to_json(self) -> str:
+        """The plan as JSON, keys in a fixed order."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Read a plan from JSON."""
+        from saltflat.plan.files import from_json
+
+        return from_json(text)
+
+    def to_toml(self) -> str:
+        """The plan as TOML."""
+        from saltflat.plan.files import to_toml
+
+        return to_toml(self)
+
+    @staticmethod
+    def from_toml(text: str) -> Plan:
+        """Read a plan from TOML."""
+        from saltflat.plan.files import from_toml
+
+        return from_toml(text)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON, or as TOML if the name ends so."""
+        path = Path(path)
+        path.write_text(self.to_toml() if path.suffix == ".toml" else self.to_json(), encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """Read a plan file, JSON or TOML by its name."""
+        path = Path(path)
+        text = path.read_text(encoding="utf-8")
+        return Plan.from_toml(text) if path.suffix == ".toml" else Plan.from_json(text)
+
+    @property
+    def hash(self) -> str:
+        """A fingerprint of everything in the plan."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()

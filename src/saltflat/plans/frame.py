@@ -1,0 +1,173 @@
+"""What all methods share: sampling, budget, steps, optimizer, read once and checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Literal, Required, TypedDict
+
+from saltflat.accounting import Relation
+from saltflat.errors import InputError, check_positive, nearest
+from saltflat.plan import (
+    Averaging,
+    Budget,
+    Clipping,
+    FlatClipping,
+    Multiplicity,
+    NoAveraging,
+    Optimizer,
+    Phase,
+    Plan,
+    Poisson,
+    Sampling,
+    TruncatedPoisson,
+    Unit,
+)
+from saltflat.plans.defaults import choose_epochs
+
+
+class Common(TypedDict, total=False):
+    """The arguments that every method takes.
+
+    Declared, public numbers: ``population``, ``batch_size`` (expected; or ``rate``), ``epochs`` or ``steps``
+    (left out, the number of steps is chosen from the budget). What to spend: ``epsilon`` and ``delta``, or
+    ``noise_multiplier``. What is protected: ``unit`` and ``relation``. What to compose: ``optimizer``,
+    ``learning_rate``, ``momentum``, ``averaging``, ``clipping``, ``multiplicity``. ``preset="paper"`` takes
+    the settings that the method's paper reports for ``model``.
+    """
+
+    population: Required[int]
+    batch_size: float
+    rate: float
+    epochs: float
+    steps: int
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    clip_norm: float
+    learning_rate: float
+    optimizer: str | Optimizer
+    momentum: float
+    averaging: Averaging
+    clipping: Clipping
+    multiplicity: Multiplicity
+    sampling: Literal["poisson", "truncated-poisson"]
+    cap: int
+    unit: Unit
+    relation: Relation
+    preset: Literal["paper"]
+    model: str
+    parameters: int
+
+
+DEFAULT_DELTA = 1e-5
+DEFAULT_CLIP_NORM = 1.0
+
+
+class Frame:
+    """The common arguments of one call, turned into the parts of a plan."""
+
+    def __init__(self, given: Common) -> None:
+        self.given = dict(given)
+        unknown = [key for key in self.given if key not in Common.__annotations__]
+        if unknown:
+            raise InputError(
+                unknown[0], self.given[unknown[0]], "a known argument", problem="is not an argument of this plan",
+                cure=nearest(unknown[0], list(Common.__annotations__)),
+            )  # fmt: skip
+        self.notes: list[str] = []
+        self.sampling = self._sampling()
+        self.budget = self._budget()
+        self.steps = self._steps()
+        self.clip_norm: float = self.get("clip_norm", DEFAULT_CLIP_NORM)
+        self.noise_multiplier: float | None = self.get("noise_multiplier")
+        if math.isinf(self.budget.epsilon) and self.noise_multiplier is None:
+            self.noise_multiplier = 0.0
+        self.learning_rate: float | None = self.get("learning_rate")
+        self.optimizer = self._optimizer()
+
+    def plan(self, method: str, *phases: Phase) -> Plan:
+        """The plan of these phases, calibrated if a budget was given, accounted if the noise was."""
+        plan = Plan(
+            self.sampling,
+            tuple(phase for phase in phases if phase.steps),
+            self.budget,
+            self.optimizer,
+            self.get("averaging", NoAveraging()),
+            self.get("clipping", FlatClipping()),
+            self.get("multiplicity", Multiplicity()),
+            method,
+            tuple(self.notes),
+        )
+        if not plan.is_solved:
+            return plan.calibrated_to(self.budget)
+        if self.get("noise_multiplier") is None and not math.isinf(self.budget.epsilon):
+            return plan  # a method that solved its phases itself
+        return replace(plan, budget=replace(self.budget, epsilon=plan.epsilon or math.inf))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """An argument, or the default where it was not given."""
+        value = self.given.get(key)
+        return default if value is None else value
+
+    def _one_of(self, first: str, second: str) -> None:
+        present = [key for key in (first, second) if self.get(key) is not None]
+        if len(present) != 1:
+            said = "both are given" if present else "neither is given"
+            raise InputError(
+                first, self.get(first), f"exactly one of {first} and {second}", problem=f"and {second}: {said}"
+            )
+
+    def _sampling(self) -> Sampling:
+        population = self.get("population")
+        if population is None:
+            raise InputError(
+                "population", None, "the declared number of rows (or people)", problem="is missing",
+                cure="It is public and need not be exact: rate, divisor and steps come from it, not from the data.",
+            )  # fmt: skip
+        self._one_of("batch_size", "rate")
+        rate = self.get("rate")
+        if rate is not None and not 0 < rate <= 1:
+            raise InputError("rate", rate, "0 < rate <= 1")
+        batch_size = self.get("batch_size") if rate is None else rate * population
+        kind = self.get("sampling", "poisson")
+        if kind == "poisson":
+            return Poisson(population, batch_size)
+        if kind == "truncated-poisson":
+            return TruncatedPoisson(population, batch_size, self.get("cap", 0))
+        raise InputError("sampling", kind, "'poisson' or 'truncated-poisson'")
+
+    def _budget(self) -> Budget:
+        self._one_of("epsilon", "noise_multiplier")
+        # With the noise given, ε follows from the plan: the placeholder is replaced when it is known.
+        return Budget(
+            self.get("epsilon", math.inf),
+            self.get("delta", DEFAULT_DELTA),
+            self.get("relation", "add-remove"),
+            self.get("unit", "example"),
+        )
+
+    def _steps(self) -> int:
+        steps, epochs = self.get("steps"), self.get("epochs")
+        if steps is not None and epochs is not None:
+            raise InputError("epochs", epochs, "epochs or steps, not both", problem="is given beside steps")
+        if steps is not None:
+            return int(steps) if isinstance(steps, int) and not isinstance(steps, bool) else steps  # type: ignore[no-any-return]
+        if epochs is None:
+            epochs, why = choose_epochs(self.budget.epsilon, self.sampling.population, self.get("parameters"))
+            self.notes.append(why)
+        check_positive("epochs", epochs)
+        return max(1, round(epochs * self.sampling.population / self.sampling.batch_size))
+
+    def _optimizer(self) -> Optimizer | None:
+        named, momentum = self.get("optimizer"), self.get("momentum")
+        if isinstance(named, Optimizer):
+            return named
+        if named is None and momentum is None and self.learning_rate is None:
+            return None
+        name = named or "sgd"
+        if not isinstance(name, str):
+            raise InputError(
+                "optimizer", name, "a name such as 'sgd' or 'adam'", cure="Factories go to fit(optimizer=)."
+            )
+        return Optimizer(name, {"momentum": 0.9 if momentum is None else momentum} if name == "sgd" else {})

@@ -1,0 +1,260 @@
+"""The methods, each a plan of a few lines that can be checked against its paper.
+
+All take the arguments of `Common` beside their own: ``epsilon=`` calibrates the noise, ``noise_multiplier=``
+instead computes ε. What they compose (optimizer, averaging, clipping, multiplicity) is free to combine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, Unpack, cast
+
+from saltflat.accounting import least_scale
+from saltflat.errors import InputError, check_positive, nearest
+from saltflat.plan import Ema, FreshQuery, Phase, Plan, PreviousRelease, Swa
+from saltflat.plans.frame import Common, Frame
+from saltflat.plans.presets import paper_settings
+
+DEFAULT_RHO = 0.03
+
+
+def dp_sgd(**common: Unpack[Common]) -> Plan:
+    """DP-SGD: clip each gradient, add noise to the sum, step (Abadi et al. 2016).
+
+    Guarantees: the budget for the whole plan, whatever the model and the data.
+
+    >>> plan = dp_sgd(epsilon=1.0, delta=1e-5, population=60_000, batch_size=2048, steps=1172, clip_norm=0.1)
+    >>> plan.phases[0].noise_multiplier, round(plan.epsilon, 3)
+    (4.4627, 1.0)
+    """
+    frame, _ = _framed("dp-sgd", {}, common)
+    return frame.plan("dp-sgd", _phase(frame, frame.steps, "descend"))
+
+
+def dp_sam(*, rho: float | None = None, noise_ratio: float | None = None, **common: Unpack[Common]) -> Plan:
+    """DP-SAM: a noised ascent query on each batch, then the gradient there (as in Park et al. 2023, Alg. 2).
+
+    ``noise_ratio`` is σ_a/σ_d: 1 in the paper; by default 3, where the ascent costs the descent only 5 %
+    more noise. Guarantees: the two queries of a batch are accounted as one release, never as two steps.
+
+    >>> plan = dp_sam(epsilon=1.0, population=60_000, batch_size=2048, steps=1172)
+    >>> [round(sigma, 2) for sigma in plan.query_noises(plan.phases[0])]
+    [14.11, 4.7]
+    """
+    frame, own = _framed("dp-sam", {"rho": rho, "noise_ratio": noise_ratio}, common)
+    ratio = own["noise_ratio"] or (1.0 if common.get("preset") == "paper" else 3.0)
+    ascent = FreshQuery(own["rho"] if own["rho"] is not None else DEFAULT_RHO, ratio)
+    return frame.plan("dp-sam", _phase(frame, frame.steps, "descend", ascent=ascent))
+
+
+def dp_sat(
+    *, rho: float | None = None, ascent_momentum: float = 0.0, **common: Unpack[Common]
+) -> Plan:
+    """DP-SAT: the gradient at w + ρ g/‖g‖ with g the previous release (Park et al., ICML 2023, Algorithm 1).
+
+    ``ascent_momentum`` > 0 is its momentum variant, whose ρ is about ten times larger.
+    Guarantees: the privacy and, within 2 %, the time of DP-SGD; the ascent re-uses releases.
+
+    >>> plan = dp_sat(rho=0.05, epsilon=1.0, population=60_000, batch_size=2048, steps=1172)
+    >>> plan.epsilon == dp_sgd(epsilon=1.0, population=60_000, batch_size=2048, steps=1172).epsilon
+    True
+    """
+    frame, own = _framed("dp-sat", {"rho": rho}, common)
+    ascent = PreviousRelease(_rho(own), ascent_momentum)
+    return frame.plan("dp-sat", _phase(frame, frame.steps, "seek flatness", ascent=ascent))
+
+
+def sai(
+    *,
+    rho: float | None = None,
+    switch: float | int | Literal["automatic"] | None = None,
+    noise_ratio: float = 1.5,
+    clip_norms: tuple[float, float] | None = None,
+    learning_rates: tuple[float, float] | None = None,
+    split: Literal["joint", "paper"] | None = None,
+    portion: float | None = None,
+    ascent_momentum: float = 0.0,
+    reset_momentum: bool = False,
+    **common: Unpack[Common],
+) -> Plan:
+    """SAI: sharpness-aware initialisation, then DP-SGD (Wang et al., USENIX Security 2025, Algorithm 1).
+
+    ``switch`` is where the first phase ends: a fraction of the steps, a step, or ``"automatic"``: then the
+    ascent switches itself off when sharpness stops falling, while noise stays as planned for a third of the
+    steps. Noise is calibrated jointly at σ₂/σ₁ = ``noise_ratio``; ``split="paper"`` instead gives the first
+    phase the ``portion`` of ε by basic composition with δ/2 each, and is really worth less than ε.
+
+    Guarantees: the budget for the whole plan, both phases composed jointly.
+
+    >>> plan = sai(epsilon=1.0, population=60_000, batch_size=2048, epochs=40)
+    >>> len(plan.phases), plan.epsilon <= 1.0
+    (2, True)
+    """
+    own = {
+        "rho": rho, "switch": switch, "clip_norms": clip_norms, "learning_rates": learning_rates,
+        "split": split, "portion": portion,
+    }  # fmt: skip
+    frame, own = _framed("sai", own, common)
+    where = own["switch"] if own["switch"] is not None else 0.4
+    automatic = where == "automatic"
+    first = _switch_step(0.33 if automatic else where, frame.steps)
+    ascent = PreviousRelease(_rho(own), ascent_momentum, automatic)
+    clips = own["clip_norms"] or (frame.clip_norm, frame.clip_norm)
+    rates = own["learning_rates"] or (frame.learning_rate, frame.learning_rate)
+    seek = _phase(frame, first, "seek flatness", ascent=ascent, clip_norm=clips[0], learning_rate=rates[0])
+    descend = _phase(
+        frame, frame.steps - first, "descend", clip_norm=clips[1], learning_rate=rates[1],
+        noise_ratio=noise_ratio, reset_momentum=reset_momentum,
+    )  # fmt: skip
+    if automatic:
+        descend = replace(descend, ascent=ascent)
+    phases = [phase for phase in (seek, descend) if phase.steps]
+    if own["split"] == "paper" and len(phases) == 2:
+        phases = _paper_split(frame, phases, own["portion"] if own["portion"] is not None else 0.8)
+    elif own["split"] not in (None, "joint", "paper"):
+        raise InputError("split", own["split"], "'joint' or 'paper'")
+    return frame.plan("sai", *phases)
+
+
+def dp_sat_early_stop(
+    *, rho: float | None = None, switch: float | int | None = None, **common: Unpack[Common]
+) -> Plan:
+    """DP-SAT that becomes DP-SGD at ``switch``, with even noise: the ablation between DP-SAT and SAI.
+
+    >>> plan = dp_sat_early_stop(epsilon=1.0, population=60_000, batch_size=2048, epochs=40, switch=0.5)
+    >>> plan.phases[0].sigma == plan.phases[1].sigma
+    True
+    """
+    frame, own = _framed("dp-sat-early-stop", {"rho": rho, "switch": switch}, common)
+    first = _switch_step(own["switch"] if own["switch"] is not None else 0.4, frame.steps)
+    seek = _phase(frame, first, "seek flatness", ascent=PreviousRelease(_rho(own)))
+    return frame.plan("dp-sat-early-stop", seek, _phase(frame, frame.steps - first, "descend"))
+
+
+def sgd(**common: Unpack[Common]) -> Plan:
+    """Ordinary SGD as a baseline: no clipping, no noise, **not private**, through the same `fit`.
+
+    >>> sgd(population=1000, batch_size=100, epochs=2).is_private
+    False
+    """
+    frame, _ = _framed("sgd", {}, _not_private(common))
+    return frame.plan("sgd", _phase(frame, frame.steps, "descend", clip_norm=math.inf))
+
+
+def sam(*, rho: float = 0.05, **common: Unpack[Common]) -> Plan:
+    """Ordinary SAM as a baseline (Foret et al. 2021): **not private**."""
+    frame, _ = _framed("sam", {}, _not_private(common))
+    ascent = FreshQuery(rho)
+    return frame.plan("sam", _phase(frame, frame.steps, "descend", clip_norm=math.inf, ascent=ascent))
+
+
+METHODS: dict[str, Callable[..., Plan]] = {
+    "dp-sgd": dp_sgd,
+    "dp-sam": dp_sam,
+    "dp-sat": dp_sat,
+    "sai": sai,
+    "dp-sat-early-stop": dp_sat_early_stop,
+    "sgd": sgd,
+    "sam": sam,
+}
+
+SUFFIXES: dict[str, Callable[[], dict[str, Any]]] = {
+    "swa": lambda: {"averaging": Swa()},
+    "ema": lambda: {"averaging": Ema()},
+    "adam": lambda: {"optimizer": "adam"},
+    "adam-bc": lambda: {"optimizer": "adam-bc"},
+}
+
+
+def by_name(name: str, **arguments: Any) -> Plan:
+    """The plan of a method by its hyphenated name, with suffixes: ``dp-sat+swa``, ``sai+adam+ema``.
+
+    >>> by_name("dp-sat+swa", epsilon=1, population=60_000, batch_size=2048, steps=100).method
+    'dp-sat+swa'
+    """
+    base, *suffixes = name.split("+")
+    if base not in METHODS:
+        raise InputError("method", name, "a method's name", problem="is not known", cure=nearest(base, list(METHODS)))
+    for suffix in suffixes:
+        if suffix not in SUFFIXES:
+            raise InputError(
+                "method", name, "known suffixes", problem=f"has an unknown suffix {suffix!r}",
+                cure=nearest(suffix, list(SUFFIXES)),
+            )  # fmt: skip
+        arguments = SUFFIXES[suffix]() | arguments
+    plan = METHODS[base](**arguments)
+    return replace(plan, method=name) if suffixes else plan
+
+
+def _framed(method: str, own: dict[str, Any], common: Common) -> tuple[Frame, dict[str, Any]]:
+    """The common arguments, checked; with ``preset="paper"``, what was not said comes from the paper."""
+    preset = common.get("preset")
+    if preset is None:
+        return Frame(common), own
+    if preset != "paper":
+        raise InputError("preset", preset, "'paper', or nothing")
+    settings = paper_settings(method, common.get("model"), common.get("epsilon", math.nan))
+    merged = {key: settings.pop(key, None) if value is None else value for key, value in own.items()}
+    if common.get("steps") is not None:
+        settings.pop("epochs")
+    frame = Frame(cast("Common", settings | dict(common)))
+    frame.notes.append(f"settings of the paper for {common.get('model')} at ε = {common.get('epsilon')}")
+    return frame, merged
+
+
+def _phase(frame: Frame, steps: int, name: str, **changes: Any) -> Phase:
+    if steps == 0:  # an empty phase is left out of the plan; it must still be a value
+        return _Nothing
+    settings: dict[str, Any] = {
+        "clip_norm": frame.clip_norm,
+        "noise_multiplier": frame.noise_multiplier,
+        "learning_rate": frame.learning_rate,
+    }
+    settings |= changes
+    if settings["clip_norm"] == math.inf and frame.noise_multiplier is None:
+        settings["noise_multiplier"] = 0.0
+    return Phase(steps, name=name, **settings)
+
+
+class _Empty:
+    steps = 0
+
+
+_Nothing = cast("Phase", _Empty())
+
+
+def _rho(own: dict[str, Any]) -> float:
+    return DEFAULT_RHO if own["rho"] is None else float(own["rho"])
+
+
+def _switch_step(switch: float | int, steps: int) -> int:
+    """A fraction of the steps, or a step itself (whole numbers above one, and zero)."""
+    number = isinstance(switch, int | float) and not isinstance(switch, bool)
+    if not number or not 0 <= switch or (switch > 1 and (switch != int(switch) or switch > steps)):
+        raise InputError("switch", switch, f"a fraction from 0 to 1, or a step up to {steps}")
+    return round(switch * steps) if switch <= 1 else int(switch)
+
+
+def _paper_split(frame: Frame, phases: list[Phase], portion: float) -> list[Phase]:
+    """The paper's basic composition: ε₁ = portion · ε, ε₂ the rest, δ/2 each. Sound, and wasteful."""
+    check_positive("portion", portion)
+    if portion >= 1:
+        raise InputError("portion", portion, "0 < portion < 1")
+    budget = frame.budget
+    shares = (portion * budget.epsilon, (1 - portion) * budget.epsilon)
+    if math.isinf(budget.epsilon) or frame.noise_multiplier is not None:
+        raise InputError("split", "paper", "a finite epsilon= to split")
+    solved = []
+    for phase, share in zip(phases, shares):
+        steps = phase.steps
+        sigma = least_scale(lambda s, n=steps: [frame.sampling.event(s, n)], share, budget.delta / 2)  # type: ignore[misc]
+        solved.append(replace(phase, noise_multiplier=sigma))
+    frame.notes.append(f"the paper's split: {shares[0]:g} + {shares[1]:g} at δ/2 each")
+    return solved
+
+
+def _not_private(common: Common) -> Common:
+    settings = {key: value for key, value in common.items() if key not in ("epsilon", "noise_multiplier")}
+    return cast("Common", settings | {"epsilon": math.inf})

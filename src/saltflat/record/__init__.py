@@ -1,0 +1,1 @@
+"""What a run leaves behind: ledger, certificate, weights, metrics."""

@@ -1,0 +1,122 @@
+"""The certificate: what the ledger shows, under which assumptions, in JSON and in words."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import saltflat
+from saltflat.accounting import FINE
+from saltflat.plan import Plan
+from saltflat.record.ledger import Ledger
+
+FORMAT = 1
+
+NOT_COVERED = (
+    "tuning: choosing settings by looking at results on the same private data",
+    "evaluation data: accuracies are exact numbers about the data they were measured on",
+    "diagnostics on private data: losses, gradient norms or curvature of private rows",
+    "public statistics: numbers declared in the plan, such as the population and the classes",
+    "floating-point attacks: noise has the precision of float64",
+)
+
+TRUST = "The process ran this plan as written; the ledger shows what it recorded, not that it was honest."
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The claim of a run. ``data`` is its JSON; printing it gives the words."""
+
+    data: dict[str, Any]
+
+    @property
+    def epsilon(self) -> float:
+        """The certified ε; infinite if the run is not private."""
+        return math.inf if self.data["epsilon"] == "inf" else float(self.data["epsilon"])
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the run makes any claim at all."""
+        return bool(self.data["private"])
+
+    def __str__(self) -> str:
+        return "\n".join(_words(self.data))
+
+
+def certify(plan: Plan, ledger: Ledger, *, randomness: str, seeded: bool, weights_hash: str | None) -> Certificate:
+    """The certificate of a run. It claims the whole plan's ε, also when the run stopped early."""
+    reasons = []
+    if not plan.is_private:
+        reasons.append("a release has no noise, or clipping is off")
+    if seeded:
+        reasons.append("the noise was drawn from a fixed seed and is predictable: a test run")
+    claimed = math.inf if reasons else plan.epsilon
+    replaced = None if reasons else plan.epsilon_replace_one
+    second = None if reasons else plan.epsilon_rdp
+    return Certificate(
+        {
+            "saltflat_certificate": FORMAT,
+            "private": not reasons,
+            "why_not_private": reasons,
+            "method": plan.method,
+            "epsilon": "inf" if math.isinf(claimed) else claimed,
+            "delta": plan.budget.delta,
+            "unit": plan.budget.unit,
+            "relation": plan.budget.relation,
+            "epsilon_replace_one": replaced,
+            "epsilon_rdp": second,
+            "phases": [
+                {
+                    "name": phase.name,
+                    "steps": phase.steps,
+                    "noise_multipliers": list(plan.query_noises(phase)),
+                    "clip_norm": "inf" if math.isinf(phase.clip_norm) else phase.clip_norm,
+                    "epsilon_alone": "inf" if plan.effective_noise(phase) == 0 else plan.phase_epsilon(phase),
+                }
+                for phase in plan.phases
+            ],
+            "sampler": {"kind": plan.sampling.kind, "rate": plan.sampling.rate},
+            "population": plan.sampling.population,
+            "divisor": plan.sampling.batch_size,
+            "accountant": {
+                "name": "dp-accounting PLD",
+                "version": importlib.metadata.version("dp-accounting"),
+                "grid": FINE,
+            },
+            "randomness": randomness,
+            "seeded": seeded,
+            "not_covered": list(NOT_COVERED),
+            "trust": TRUST,
+            "plan_hash": plan.hash,
+            "planned_releases": plan.steps,
+            "recorded_releases": ledger.releases,
+            "ledger_entries": len(ledger.entries),
+            "ledger_head": ledger.head,
+            "weights_sha256": weights_hash,
+            "saltflat": saltflat.__version__,
+        }
+    )
+
+
+def _words(data: dict[str, Any]) -> list[str]:
+    if not data["private"]:
+        return ["NOT PRIVATE: this run makes no claim, because " + "; ".join(data["why_not_private"]) + "."]
+    relation = {"add-remove": "added or removed", "zero-out": "emptied, the number of rows being public"}
+    replaced = data["epsilon_replace_one"]
+    lines = [
+        f"ε = {data['epsilon']:.4g}, δ = {data['delta']:g}, when one {data['unit']} is {relation[data['relation']]}.",
+        f"If one {data['unit']} is replaced by another instead, ε = {replaced:.4g}."
+        if replaced is not None
+        else "The figure for replacing a unit is not supported by the accountant here.",
+        f"Sampling: {data['sampler']['kind']}, rate {data['sampler']['rate']:.6g} of {data['population']:,} declared; "
+        f"every sum divided by {data['divisor']:g}, a public constant.",
+        f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
+        f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
+        f"Noise: tier {data['randomness']}.",
+        "Not covered:",
+        *[f"  - {item}" for item in data["not_covered"]],
+        f"Assumption: {data['trust']}",
+    ]
+    return lines

@@ -1,0 +1,133 @@
+"""The ledger: a write-ahead record of every release, hash-chained, on disk before the release is used.
+
+It holds public numbers only: the plan's fingerprint, the step, noise, rate and clip norm. Never the size of
+an actual batch, a loss, or a count of bad rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from saltflat.accounting import SampledGaussian
+from saltflat.errors import SaltflatError
+
+FORMAT = 1
+GENESIS = "0" * 64
+
+
+class LedgerError(SaltflatError):
+    """A ledger that was changed, cut, or cannot be read."""
+
+
+def entry_hash(entry: dict[str, Any]) -> str:
+    """The hash of an entry without its own hash; it covers the hash of the entry before."""
+    content = {key: value for key, value in entry.items() if key != "hash"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@dataclass
+class Ledger:
+    """An append-only chain of entries; in memory, and in a file if there is one.
+
+    >>> ledger = Ledger()
+    >>> ledger.open_run(plan_hash="ab", randomness="fast")
+    >>> ledger.record_release(step=1, phase=0, queries=(2.0,), sampling={"rate": 0.1}, clip_norm=1.0)
+    >>> len(ledger.entries), ledger.releases
+    (2, 1)
+    """
+
+    path: Path | None = None
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    _file: IO[str] | None = field(default=None, repr=False)
+
+    def open_run(self, *, plan_hash: str, randomness: str, **facts: Any) -> None:
+        """The first entry: which plan is about to be run, with what randomness."""
+        self._append({"kind": "run", "format": FORMAT, "plan_hash": plan_hash, "randomness": randomness, **facts})
+
+    def record_release(
+        self, *, step: int, phase: int, queries: tuple[float, ...], sampling: dict[str, Any], clip_norm: float
+    ) -> None:
+        """Record that a release is about to leave. Returns only when the record is on disk."""
+        self._append(
+            {
+                "kind": "release",
+                "step": step,
+                "phase": phase,
+                "noise_multipliers": list(queries),
+                "clip_norm": "inf" if clip_norm == float("inf") else clip_norm,
+                **sampling,
+            }
+        )
+
+    def _append(self, content: dict[str, Any]) -> None:
+        entry = {"entry": len(self.entries), **content, "previous": self.head}
+        entry["hash"] = entry_hash(entry)
+        if self.path is not None:
+            if self._file is None:
+                self._file = self.path.open("a", encoding="utf-8")
+            self._file.write(json.dumps(entry) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self.entries.append(entry)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def head(self) -> str:
+        """The hash of the last entry, which covers all before it."""
+        return self.entries[-1]["hash"] if self.entries else GENESIS
+
+    @property
+    def releases(self) -> int:
+        """How many releases are recorded."""
+        return sum(entry["kind"] == "release" for entry in self.entries)
+
+    def events(self) -> Iterator[SampledGaussian]:
+        """What the recorded releases cost, for an accountant; equal neighbours are taken together."""
+        from saltflat.accounting import combined_noise
+
+        run: SampledGaussian | None = None
+        for entry in self.entries:
+            if entry["kind"] != "release":
+                continue
+            noise = combined_noise(*entry["noise_multipliers"])
+            cap = entry.get("cap")
+            event = SampledGaussian(noise, entry["rate"], 1, entry["population"] if cap else None, cap)
+            same = run is not None and _alike(run, event)
+            if run is not None and not same:
+                yield run
+            steps = run.steps + 1 if run is not None and same else 1
+            run = SampledGaussian(noise, event.rate, steps, event.population, event.cap)
+        if run is not None:
+            yield run
+
+    @staticmethod
+    def read(path: Path) -> Ledger:
+        """Read a ledger and check its chain."""
+        entries: list[dict[str, Any]] = []
+        previous = GENESIS
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+            try:
+                entry = json.loads(line)
+                sound = entry["hash"] == entry_hash(entry) and entry["previous"] == previous
+            except (json.JSONDecodeError, TypeError, KeyError) as error:
+                raise LedgerError(f"{path.name}: entry {number} cannot be read ({error}).") from error
+            if not sound or entry["entry"] != number:
+                raise LedgerError(f"{path.name}: the chain is broken at entry {number}: it was changed or cut.")
+            entries.append(entry)
+            previous = entry["hash"]
+        return Ledger(path, entries)
+
+
+def _alike(a: SampledGaussian, b: SampledGaussian) -> bool:
+    return (a.noise_multiplier, a.rate, a.population, a.cap) == (b.noise_multiplier, b.rate, b.population, b.cap)

@@ -1,0 +1,1 @@
+"""Where plans become runs: building the parts, stepping, fitting, evaluating."""

@@ -1,0 +1,124 @@
+"""From a plan to the parts that carry it out: the one place where mechanism and accounting meet.
+
+Everything that decides privacy is read from the plan here and nowhere else: the sampler's rate, the clip
+norm, the noise, the divisor, and, from the same fields, what goes into the ledger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saltflat.data.source import Source
+from saltflat.engine import clipping as clipping_functions
+from saltflat.engine.clipping import ClippingFunction
+from saltflat.mechanism.noise import noised
+from saltflat.mechanism.randomness import Randomness
+from saltflat.mechanism.sampling import check_rows, draw
+from saltflat.plan import AutomaticClipping, Clipping, PerLayerClipping, Phase, Plan, QuantileClipping
+from saltflat.record.ledger import Ledger
+
+
+@dataclass
+class Mechanism:
+    """The private side of a plan: draws batches, adds noise, and records before it releases."""
+
+    plan: Plan
+    rows: int
+    randomness: Randomness
+    ledger: Ledger
+
+    def __post_init__(self) -> None:
+        check_rows(self.plan.sampling, self.rows)
+        if not self.ledger.entries:
+            self.ledger.open_run(
+                plan_hash=self.plan.hash,
+                randomness=self.randomness.tier,
+                seeded=self.randomness.seeded,
+                planned_releases=self.plan.steps,
+            )
+
+    def draw_batch(self) -> Tensor:
+        """The indices of the next batch. Their number is private."""
+        return draw(self.plan.sampling, self.rows, self.randomness.sampling)
+
+    def record(self, step: int, phase: Phase, clip_norm: float) -> None:
+        """Write the step's releases into the ledger, before any of them is drawn."""
+        sampling = self.plan.sampling
+        facts: dict[str, Any] = {"sampler": sampling.kind, "rate": sampling.rate}
+        if (cap := getattr(sampling, "cap", None)) is not None:
+            facts |= {"population": sampling.population, "cap": cap}
+        self.ledger.record_release(
+            step=step,
+            phase=self.plan.phases.index(phase),
+            queries=self.plan.query_noises(phase),
+            sampling=facts,
+            clip_norm=clip_norm,
+        )
+
+    def release(self, total: Mapping[str, Tensor], noise_multiplier: float, clip_norm: float) -> dict[str, Tensor]:
+        """``(total + N(0, (σC)²)) / expected batch size``."""
+        deviation = noise_multiplier * clip_norm if noise_multiplier else 0.0
+        return noised(total, deviation, self.plan.sampling.batch_size, self.randomness.noise)
+
+    def release_count(self, count: float) -> float | None:
+        """The share of gradients within the clip norm, noised; None unless the plan accounts for it.
+
+        ``count`` is Σ (b − ½) over the batch: one unit moves it by at most ½.
+        """
+        clipping = self.plan.clipping
+        if not isinstance(clipping, QuantileClipping):
+            return None
+        noise = torch.empty((), dtype=torch.float64, device=self.randomness.noise.device)
+        noise.normal_(0.0, clipping.count_noise, generator=self.randomness.noise)
+        return (count + float(noise)) / self.plan.sampling.batch_size + 0.5
+
+    def noise_on_release(self, phase: Phase, clip_norm: float) -> float:
+        """The standard deviation of the noise in each coordinate of a release: public."""
+        return phase.sigma * clip_norm / self.plan.sampling.batch_size if phase.sigma else 0.0
+
+
+class ClipNorms:
+    """The clip norm of each step: the phase's own, or one that follows released counts."""
+
+    def __init__(self, clipping: Clipping) -> None:
+        self.clipping = clipping
+        self.scale = 1.0
+
+    def now(self, phase: Phase) -> float:
+        """The clip norm of the next step."""
+        return phase.clip_norm * self.scale
+
+    def observe(self, share: float | None) -> None:
+        """Move geometrically towards the quantile: C ← C · exp(−η (share − quantile))."""
+        if share is not None and isinstance(self.clipping, QuantileClipping):
+            step = -self.clipping.learning_rate * (share - self.clipping.quantile)
+            self.scale *= math.exp(min(max(step, -1.0), 1.0))
+
+
+def clipping_function(clipping: Clipping) -> ClippingFunction:
+    """The engine's function for a plan's clipping."""
+    if isinstance(clipping, AutomaticClipping):
+        return partial(clipping_functions.automatic, stability=clipping.stability)
+    if isinstance(clipping, PerLayerClipping):
+        return clipping_functions.per_layer
+    return clipping_functions.flat
+
+
+def build_mechanism(
+    plan: Plan, source: Source, ledger: Ledger, device: torch.device, seed: int | None
+) -> Mechanism:
+    """The mechanism of a plan over some data, with randomness of the right tier."""
+    randomness = Randomness.fresh(device) if seed is None else Randomness.from_seed(seed, device)
+    return Mechanism(plan, len(source), randomness, ledger)
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that a plan moves, by their first names."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -1,0 +1,81 @@
+"""Predictions and accuracy, on data that is public or set aside for testing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saltflat.data.source import Source, as_source, map_tensors
+from saltflat.engine.clipped_sum import call_model
+from saltflat.training.losses import default_loss
+
+BATCH = 512
+
+
+@torch.no_grad()
+def predict(model: nn.Module, inputs: Any, device: torch.device | None = None) -> Tensor:
+    """The model's outputs in evaluation mode, in batches."""
+    rows = len(next(iter(inputs.values()))) if isinstance(inputs, dict) else len(
+        inputs[0] if isinstance(inputs, tuple) else inputs
+    )  # fmt: skip
+    with evaluating(model):
+        outputs = [
+            call_model(model, map_tensors(lambda t: torch.as_tensor(t[i : i + BATCH]).to(device), inputs)).cpu()
+            for i in range(0, rows, BATCH)
+        ]
+    return torch.cat(outputs)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: Any, device: torch.device | None = None) -> dict[str, float]:
+    """Mean loss, and accuracy where targets are classes. Exact numbers about ``data``: not private."""
+    source: Source = as_source(data)
+    total, correct, seen, counted = 0.0, 0, 0, False
+    with evaluating(model):
+        for indices in torch.arange(len(source)).split(BATCH):
+            inputs, targets = source.fetch(indices)
+            inputs, targets = map_tensors(lambda t: t.to(device), inputs), targets.to(device)
+            outputs = call_model(model, inputs)
+            outputs = outputs[0] if isinstance(outputs, tuple) else outputs
+            total += float(default_loss(targets)(outputs, targets).sum())
+            if not targets.is_floating_point():
+                counted = True
+                correct += int((outputs.argmax(1) == targets).sum())
+            seen += len(targets)
+    result = {"loss": total / seen}
+    return result | {"accuracy": correct / seen} if counted else result
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; each module's own mode after it."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def with_weights(model: nn.Module, weights: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """Other weights inside the block: an average instead of the last iterate."""
+    if weights is None:
+        yield
+        return
+    parameters = dict(model.named_parameters())
+    before = {name: parameters[name].detach().clone() for name in weights}
+    try:
+        with torch.no_grad():
+            for name, value in weights.items():
+                parameters[name].copy_(value)
+        yield
+    finally:
+        with torch.no_grad():
+            for name, value in before.items():
+                parameters[name].copy_(value)

@@ -1,0 +1,56 @@
+"""Losses with one number per example, and the checks on targets that must come before any budget is spent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saltflat.engine.clipped_sum import LossFunction
+from saltflat.errors import InputError
+
+
+def cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
+    """Cross-entropy per example. A label outside the classes contributes zero: a private step never raises."""
+    classes = outputs.shape[1]
+    valid = (targets >= 0) & (targets < classes)
+    losses = F.cross_entropy(outputs, torch.where(valid, targets, 0), reduction="none")
+    losses = losses * valid
+    return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+
+
+def squared_error(outputs: Any, targets: Tensor) -> Tensor:
+    """Half the squared error per example, averaged over the outputs."""
+    difference = outputs.reshape(len(targets), -1) - targets.reshape(len(targets), -1)
+    return 0.5 * difference.square().mean(1)
+
+
+def default_loss(targets: Tensor) -> LossFunction:
+    """Cross-entropy for whole numbers, squared error for real ones."""
+    return squared_error if targets.is_floating_point() else cross_entropy
+
+
+def check_targets(targets: Tensor, classes: int | None, loss_fn: LossFunction | None) -> None:
+    """Refuse labels of the wrong type, or outside the declared classes."""
+    if loss_fn is not None and loss_fn is not cross_entropy:
+        return  # the user's own loss knows its own targets
+    if classes is not None and targets.is_floating_point():
+        raise InputError(
+            "targets", str(targets.dtype), "whole numbers (int64), one a class",
+            problem="is the type of the labels", cure="Convert them: targets.long().",
+        )  # fmt: skip
+    if targets.is_floating_point():
+        return
+    if targets.dtype == torch.bool or targets.is_complex():
+        raise InputError(
+            "targets", str(targets.dtype), "whole numbers (int64), one a class",
+            problem="is the type of the labels", cure="Convert them: targets.long().",
+        )  # fmt: skip
+    if classes is not None and len(targets) and not bool(((targets >= 0) & (targets < classes)).all()):
+        raise InputError(
+            "targets", f"labels outside 0 … {classes - 1}", f"labels from 0 to {classes - 1} for classes={classes}",
+            problem="are in the data",
+            cure="Declare the right number of classes, or number the labels from zero.",
+        )  # fmt: skip

@@ -1,0 +1,98 @@
+"""`Run`: what training gives back, and what can be read again from its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from saltflat.errors import InputError
+from saltflat.plan import Plan
+from saltflat.record.certificate import Certificate
+from saltflat.record.folder import RunFolder
+from saltflat.training.evaluate import predict, with_weights
+
+
+@dataclass
+class Run:
+    """A trained model with its history and its certificate.
+
+    ``history`` has one row an evaluation (step, epoch, loss, accuracy, ε so far). ``accuracy`` is that of the
+    last iterate, never of the best epoch. ``average`` holds the averaged weights, if the plan averages.
+    """
+
+    plan: Plan
+    model: nn.Module
+    certificate: Certificate
+    history: list[dict[str, Any]] = field(default_factory=list)
+    average: dict[str, Tensor] | None = field(default=None, repr=False)
+    rules: dict[str, str] = field(default_factory=dict, repr=False)
+    folder: Path | None = None
+    seconds: float = 0.0
+
+    @property
+    def epsilon(self) -> float:
+        """The certified ε of the whole plan; infinite if the run is not private."""
+        return self.certificate.epsilon
+
+    @property
+    def accuracy(self) -> float | None:
+        """Test accuracy of the last iterate, if test data was given."""
+        return self.history[-1].get("accuracy") if self.history else None
+
+    @property
+    def average_accuracy(self) -> float | None:
+        """Test accuracy of the averaged weights, if the plan averages."""
+        return self.history[-1].get("average_accuracy") if self.history else None
+
+    def predict(self, inputs: Any, *, average: bool = False) -> Tensor:
+        """The most likely class of each input (or the output itself, with a single output)."""
+        if average and self.average is None:
+            raise InputError("average", True, "a plan with averaging", problem="is asked for, but nothing was averaged")
+        device = next(self.model.parameters()).device
+        with with_weights(self.model, self.average if average else None):
+            outputs = predict(self.model, inputs, device)
+        return outputs.argmax(1) if outputs.dim() > 1 and outputs.shape[1] > 1 else outputs.flatten()
+
+    @staticmethod
+    def load(folder: str | Path, model: nn.Module | None = None) -> Run:
+        """Read a run folder. A model that saltflat built is rebuilt; any other must be passed in.
+
+        Weights are safetensors: loading them never executes code.
+        """
+        opened = RunFolder.open(folder)
+        certificate = opened.read_certificate()
+        weights = opened.read_tensors("weights.safetensors")
+        if certificate is None or weights is None:
+            raise InputError(
+                "folder", str(folder), "a finished run", problem="holds a run that did not finish",
+                cure="Its ledger still counts: the whole plan's epsilon is spent.",
+            )  # fmt: skip
+        model = model if model is not None else _rebuilt(opened)
+        model.load_state_dict(weights)
+        facts = opened.read_json("run.json") or {}
+        return Run(
+            opened.read_plan(),
+            model,
+            certificate,
+            opened.read_metrics(),
+            opened.read_tensors("average.safetensors"),
+            facts.get("rules", {}),
+            opened.path,
+            facts.get("seconds", 0.0),
+        )
+
+
+def _rebuilt(folder: RunFolder) -> nn.Module:
+    from saltflat.models import build
+
+    spec = folder.read_json("model.json")
+    if not spec:
+        raise InputError(
+            "model", None, "the model that was trained", problem="is not one that saltflat can rebuild",
+            cure="Pass it: Run.load(folder, model=my_model).",
+        )  # fmt: skip
+    model: nn.Module = build(spec["name"], **spec["overrides"])
+    return model

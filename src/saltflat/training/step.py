@@ -1,0 +1,176 @@
+"""The private step, and the loop of steps that a plan describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saltflat.data.people import Rows, units_of
+from saltflat.data.source import Source, map_tensors
+from saltflat.engine.clipped_sum import LossFunction, clipped_sum
+from saltflat.methods import optimizers
+from saltflat.methods.ascent import AscentState, displaced, scaled_to
+from saltflat.methods.averaging import AverageState
+from saltflat.methods.optimizers import OptimizerFactory
+from saltflat.methods.multiplicity import gaussian_displacements, views_of
+from saltflat.errors import InputError
+from saltflat.plan import FreshQuery, Phase, Plan, PreviousRelease
+from saltflat.training.build import ClipNorms, Mechanism, clipping_function, trainable
+from saltflat.training.evaluate import evaluate
+
+Schedule = Callable[[float], float]
+"""From the fraction of the plan that is done to a factor on the learning rate."""
+
+# Rows are read this many at a time, so that memory does not grow with the batch.
+ROWS_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is known after a release, all of it public: which step, which phase, how far along."""
+
+    number: int
+    steps: int
+    phase: Phase
+    epoch: float
+
+
+@dataclass
+class Loop:
+    """A model, its data and its plan, one release at a time.
+
+    One step reads like the papers: displace by earlier releases, sum clipped gradients there, record, add
+    noise, let the optimizer step at the weights themselves, remember the release, average the iterate.
+    """
+
+    model: nn.Module
+    source: Source
+    plan: Plan
+    mechanism: Mechanism
+    loss_fn: LossFunction
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    micro_batch: int | None = None
+    public: Any = None
+    ascent: AscentState = field(default_factory=AscentState)
+
+    def __post_init__(self) -> None:
+        self.weights = trainable(self.model)
+        self.average = AverageState(self.plan.averaging, self.plan.steps)
+        self.clip = clipping_function(self.plan.clipping)
+        self.clip_norms = ClipNorms(self.plan.clipping)
+        self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
+        if (weights := self.plan.multiplicity.deviation) and self.plan.multiplicity.views == 1:
+            raise InputError("views", 1, "views > 1", problem=f"is too few for deviation={weights:g}")
+
+    def __iter__(self) -> Iterator[Step]:
+        before: Phase | None = None
+        for number, phase in enumerate(self.plan.schedule(), start=1):
+            if phase is not before and before is not None and phase.reset_momentum:
+                self.optimizer.state.clear()
+            before = phase
+            self.private_step(number, phase)
+            yield Step(number, self.plan.steps, phase, number * self.plan.sampling.rate)
+
+    def private_step(self, number: int, phase: Phase) -> None:
+        """One release, and everything that follows from it."""
+        batch = self.mechanism.draw_batch()
+        clip_norm = self.clip_norms.now(phase)
+        self.mechanism.record(number, phase, clip_norm)
+        if isinstance(phase.ascent, FreshQuery):
+            queried, _ = self.sum_of_clipped(batch, clip_norm)
+            upward = self.mechanism.release(queried, phase.query_noises[0], clip_norm)
+            direction: dict[str, Tensor] | None = scaled_to(upward, phase.ascent.rho)
+        else:
+            direction = self.ascent.displacement(phase.ascent)
+        with displaced(self.weights, direction):
+            total, short = self.sum_of_clipped(batch, clip_norm)
+        release = self.mechanism.release(total, phase.sigma, clip_norm)
+        self.clip_norms.observe(self.mechanism.release_count(short))
+        sharpness = self.public_sharpness(phase, direction)
+        self.descend(release, number, phase, clip_norm)
+        self.ascent.observe(phase.ascent, release, direction, sharpness)
+        self.average.observe(number, self.weights)
+
+    def sum_of_clipped(self, batch: Tensor, clip_norm: float) -> tuple[dict[str, Tensor], float]:
+        """The clipped sum over a batch of any size, and Σ (b − ½) over units with b = [norm ≤ clip norm].
+
+        Both are private until noise is added. An empty batch gives zeros.
+        """
+        total = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
+        multiplicity = self.plan.multiplicity
+        displacements = gaussian_displacements(self.weights, multiplicity)
+        short = 0.0
+        for indices in batch.split(ROWS_AT_ONCE) if len(batch) else ():
+            rows = fetch(self.source, indices, self.device)
+            inputs, targets, weights, each = rows.inputs, rows.targets, rows.weights, rows.each
+            if multiplicity.views > 1 or multiplicity.augmentations:
+                views = multiplicity.views
+                inputs, targets = views_of(inputs, multiplicity), targets.repeat_interleave(views)
+                weights = targets.new_ones(len(targets) // views, dtype=torch.float32) if weights is None else weights
+                weights, each = (weights / views).repeat_interleave(views), each * views
+            part = clipped_sum(
+                self.model, self.loss_fn, inputs, targets, clip_norm,
+                clipping=self.clip, rows_per_unit=each, row_weights=weights,
+                displacements=displacements, micro_batch=self.micro_batch,
+            )  # fmt: skip
+            for name, value in part.grads.items():
+                total[name] += value
+            short += float((part.norms <= clip_norm).sum()) - 0.5 * len(part.norms)
+        return total, short
+
+    def public_sharpness(self, phase: Phase, direction: dict[str, Tensor] | None) -> float | None:
+        """How much the loss on public data rises along the displacement, if there is public data to ask."""
+        wanted = isinstance(phase.ascent, PreviousRelease) and phase.ascent.automatic
+        if self.public is None or direction is None or not wanted:
+            return None
+        here = evaluate(self.model, self.public, self.device)["loss"]
+        with displaced(self.weights, direction):
+            return evaluate(self.model, self.public, self.device)["loss"] - here
+
+    def descend(self, release: dict[str, Tensor], number: int, phase: Phase, clip_norm: float) -> None:
+        """Let the optimizer step with the release as if it were a gradient."""
+        factor = 1.0 if self.schedule is None else self.schedule((number - 1) / self.plan.steps)
+        for group, base in zip(self.optimizer.param_groups, self.base_rates):
+            group["lr"] = (base if phase.learning_rate is None else phase.learning_rate) * factor
+            if "noise_on_release" in group:  # an optimizer that corrects for the noise; a public number
+                group["noise_on_release"] = self.mechanism.noise_on_release(phase, clip_norm)
+        for name, weight in self.weights.items():
+            weight.grad = release[name]
+        self.optimizer.step()
+        for weight in self.weights.values():
+            weight.grad = None
+
+
+def fetch(source: Source, indices: Tensor, device: torch.device) -> Rows:
+    """The rows of some units, on the device."""
+    rows = units_of(source, indices)
+    weights = None if rows.weights is None else rows.weights.to(device)
+    return Rows(map_tensors(lambda t: t.to(device), rows.inputs), rows.targets.to(device), rows.each, weights)
+
+
+def build_optimizer(plan: Plan, model: nn.Module, factory: OptimizerFactory | None) -> torch.optim.Optimizer:
+    """The user's optimizer, or the one that the plan names; both is an error."""
+    parameters = list(trainable(model).values())
+    named = plan.optimizer is not None or plan.phases[0].learning_rate is not None
+    if factory is None:
+        chosen = plan.optimizer or optimizers.DEFAULT
+        first = plan.phases[0]
+        rate = first.learning_rate or optimizers.default_learning_rate(chosen, first.clip_norm)
+        return optimizers.build(chosen, parameters, rate)
+    if named:
+        raise InputError(
+            "optimizer", factory, "an optimizer in the plan or in fit, not in both", problem="is given twice",
+            cure="Leave optimizer, momentum and learning_rate out of the plan, or out of fit.",
+        )  # fmt: skip
+    if not callable(factory) or isinstance(factory, torch.optim.Optimizer):
+        raise InputError(
+            "optimizer", factory, "a factory such as lambda parameters: torch.optim.SGD(parameters, lr=1.0)",
+            problem="is not a factory",
+        )  # fmt: skip
+    return factory(parameters)
