@@ -63,8 +63,17 @@ class PrivacyWarning(UserWarning):
 
 def check_positive(argument: str, value: float, cure: str = "") -> None:
     """Refuse anything but a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if not is_number(value) or not 0 < value < float("inf"):
         raise InputError(argument, value, f"a finite {argument} > 0", cure=cure)
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a real number: not a truth value, not text, not NaN.
+
+    >>> is_number(0.5), is_number(True), is_number("0.5"), is_number(float("nan"))
+    (True, False, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def check_count(argument: str, value: int, least: int = 1, cure: str = "") -> None:

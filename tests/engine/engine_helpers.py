@@ -1,4 +1,4 @@
-"""What the engine is compared with: plain autograd, one unit at a time. Nothing here comes from the engine."""
+"""What the engine is compared with: plain autograd, one unit at a time, without a line of the engine."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def explicit(
 def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     """The length of the difference of two sums, as one vector."""
     assert set(a) == set(b)
-    return math.sqrt(sum(float((a[name].to(b[name].dtype) - b[name]).abs().double().square().sum()) for name in a))
+    return math.sqrt(
+        sum(float((a[name].to(b[name].dtype) - b[name]).abs().double().square().sum()) for name in a)
+    )
 
 
 def length(sums: dict[str, Tensor]) -> float:
@@ -103,7 +105,10 @@ def length(sums: dict[str, Tensor]) -> float:
 
 def targets_for(rows: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Weights of either sign, none near zero."""
-    return torch.linspace(0.5, 1.5, rows, dtype=dtype) * torch.tensor([1.0, -1.0], dtype=dtype).repeat(rows)[:rows]
+    return (
+        torch.linspace(0.5, 1.5, rows, dtype=dtype)
+        * torch.tensor([1.0, -1.0], dtype=dtype).repeat(rows)[:rows]
+    )
 
 
 def assert_matches(
@@ -117,12 +122,16 @@ def assert_matches(
     """The engine's sum and norms are the explicit ones, in each precision and for each micro-batch.
 
     The reference is always taken in float64: what is measured is the engine's error, not the reference's.
-    Returns the rule that each parameter went through.
+    Returns the rule that each parameter went through, in the first run.
     """
     from saltflat.engine import clipped_sum
 
     exact = copy.deepcopy(model).double()
-    rows = len(inputs if isinstance(inputs, Tensor) else next(iter(inputs.values() if isinstance(inputs, dict) else inputs)))
+    rows = len(
+        inputs
+        if isinstance(inputs, Tensor)
+        else next(iter(inputs.values() if isinstance(inputs, dict) else inputs))
+    )
     targets = targets_for(rows)
     _, norms = explicit(exact, loss_fn, cast(inputs, torch.float64), targets, math.inf)
     clip_norm = float(norms.median())
@@ -137,10 +146,11 @@ def assert_matches(
             )
             where = f"{dtype}, micro_batch={micro_batch}, {sorted(set(found.rules.values()))}"
             error = distance(found.grads, expected) / max(length(expected), 1e-30)
-            worst = float(((found.norms.double() - norms) / norms.clamp(min=1e-30)).abs().max())
+            # terms that cancel leave their rounding behind: a short norm is measured against the clip
+            worst = float(((found.norms.double() - norms) / norms.clamp(min=clip_norm / 10)).abs().max())
             assert error <= TOLERANCE[dtype], f"sum off by {error:.1e}: {where}"
             assert worst <= TOLERANCE[dtype], f"norm off by {worst:.1e}: {where}"
-            rules = found.rules
+            rules = rules or found.rules
     return rules
 
 
@@ -162,4 +172,4 @@ class Fn(nn.Module):
 
 def weight(*shape: int, scale: float = 0.4) -> nn.Parameter:
     """A parameter with something in it."""
-    return nn.Parameter(torch.randn(*shape) * scale)
+    return nn.Parameter(torch.randn(shape) * scale)

@@ -110,10 +110,12 @@ def squeeze_and_excite() -> Built:
         gate = torch.sigmoid(self.up(torch.tanh(self.down(h.mean((2, 3))))))
         return h * gate[:, :, None, None]
 
-    return Fn(net, conv=nn.Conv2d(3, 8, 3), down=nn.Linear(8, 2), up=nn.Linear(2, 8)), torch.randn(ROWS, 3, 6, 6)
+    return Fn(net, conv=nn.Conv2d(3, 8, 3), down=nn.Linear(8, 2), up=nn.Linear(2, 8)), torch.randn(
+        ROWS, 3, 6, 6
+    )
 
 
-@architecture("direct", "layer norm", "linear", "linear + embedding")
+@architecture("direct (derived weight)", "layer norm", "linear", "linear + embedding")
 def gpt_block_with_tied_head() -> Built:
     def net(self: Any, t: Tensor) -> Tensor:
         x = self.embed(t) + self.position[: t.shape[1]]
@@ -137,7 +139,8 @@ def gpt_block_with_tied_head() -> Built:
 def lora() -> Built:
     model = Fn(
         lambda self, x: self.base(x) + 0.5 * self.b(self.a(x)),
-        base=nn.Linear(8, 6).requires_grad_(False), a=nn.Linear(8, 2, bias=False), b=nn.Linear(2, 6, bias=False),
+        base=nn.Linear(8, 6).requires_grad_(False), a=nn.Linear(8, 2, bias=False),
+        b=nn.Linear(2, 6, bias=False),
     )  # fmt: skip
     return model, torch.randn(ROWS, 5, 8)
 
@@ -146,7 +149,10 @@ def lora() -> Built:
 def lora_merged() -> Built:
     """The low-rank change is multiplied out before it meets the batch."""
     return Fn(
-        lambda self, x: F.linear(x, self.base + self.b @ self.a), base=torch.randn(6, 8), a=weight(2, 8), b=weight(6, 2)
+        lambda self, x: F.linear(x, self.base + self.b @ self.a),
+        base=torch.randn(6, 8),
+        a=weight(2, 8),
+        b=weight(6, 2),
     ), torch.randn(ROWS, 5, 8)
 
 
@@ -156,10 +162,13 @@ def film() -> Built:
         scale, shift = self.condition(condition).chunk(2, dim=1)
         return torch.tanh(self.conv(x) * (1 + scale[:, :, None, None]) + shift[:, :, None, None])
 
-    return Fn(net, conv=nn.Conv2d(3, 4, 3), condition=nn.Linear(5, 8)), (torch.randn(ROWS, 3, 5, 5), torch.randn(ROWS, 5))
+    return Fn(net, conv=nn.Conv2d(3, 4, 3), condition=nn.Linear(5, 8)), (
+        torch.randn(ROWS, 3, 5, 5),
+        torch.randn(ROWS, 5),
+    )
 
 
-@architecture("torch.func on einsum")
+@architecture("direct")
 def capsules() -> Built:
     """Votes of every input capsule for every output capsule, and one round of routing."""
 
@@ -171,7 +180,7 @@ def capsules() -> Built:
     return Fn(net, votes=weight(4, 3, 5, 2)), torch.randn(ROWS, 4, 5)
 
 
-@architecture("attention (derived weight)", "attention", "direct (derived weight)", "linear", "direct")
+@architecture("attention", "attention (derived weight)", "direct (derived weight)", "linear")
 def perceiver() -> Built:
     def net(self: Any, x: Tensor) -> Tensor:
         latent = self.latent.unsqueeze(0).expand(len(x), -1, -1)
@@ -207,7 +216,9 @@ def depthwise_separable() -> Built:
 
 @architecture("convolution", "linear")
 def gated_linear_units() -> Built:
-    return nn.Sequential(nn.Conv1d(3, 8, 3), nn.GLU(dim=1), nn.Flatten(), nn.Linear(16, 6), nn.GLU()), torch.randn(ROWS, 3, 6)
+    return nn.Sequential(
+        nn.Conv1d(3, 8, 3), nn.GLU(dim=1), nn.Flatten(), nn.Linear(16, 6), nn.GLU()
+    ), torch.randn(ROWS, 3, 6)
 
 
 @architecture("linear")
@@ -216,13 +227,17 @@ def dense_mixture_of_experts() -> Built:
         gate = self.gate(x).softmax(-1)
         return torch.stack([expert(x) for expert in self.experts], dim=-1) @ gate.unsqueeze(-1)
 
-    return Fn(net, gate=nn.Linear(8, 3), experts=nn.ModuleList(nn.Linear(8, 4) for _ in range(3))), torch.randn(ROWS, 8)
+    return Fn(
+        net, gate=nn.Linear(8, 3), experts=nn.ModuleList(nn.Linear(8, 4) for _ in range(3))
+    ), torch.randn(ROWS, 8)
 
 
-@architecture("torch.func on einsum", "linear")
+@architecture("direct", "linear")
 def batched_experts() -> Built:
     def net(self: Any, x: Tensor) -> Tensor:
-        return torch.einsum("be,beo->bo", self.gate(x).softmax(-1), torch.einsum("bi,eio->beo", x, self.experts))
+        return torch.einsum(
+            "be,beo->bo", self.gate(x).softmax(-1), torch.einsum("bi,eio->beo", x, self.experts)
+        )
 
     return Fn(net, gate=nn.Linear(8, 3), experts=weight(3, 8, 4)), torch.randn(ROWS, 8)
 
@@ -238,7 +253,9 @@ def sparse_mixture_of_experts() -> Built:
             out[choice == i] = expert(x[choice == i])
         return out * self.gate(x).softmax(-1).amax(-1, keepdim=True)
 
-    return Fn(net, gate=nn.Linear(8, 3), experts=nn.ModuleList(nn.Linear(8, 4) for _ in range(3))), torch.randn(ROWS, 8)
+    return Fn(
+        net, gate=nn.Linear(8, 3), experts=nn.ModuleList(nn.Linear(8, 4) for _ in range(3))
+    ), torch.randn(ROWS, 8)
 
 
 @architecture("linear", "linear (derived weight)")
@@ -273,7 +290,9 @@ def rotary_positions() -> Built:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     angles = torch.arange(5.0)[:, None] / 10 ** torch.arange(4.0)
-    return Fn(net, qkv=nn.Linear(8, 24, bias=False), norm=nn.RMSNorm(8), cos=angles.cos(), sin=angles.sin()), torch.randn(ROWS, 5, 8)
+    return Fn(
+        net, qkv=nn.Linear(8, 24, bias=False), norm=nn.RMSNorm(8), cos=angles.cos(), sin=angles.sin()
+    ), torch.randn(ROWS, 5, 8)
 
 
 @architecture("linear", "convolution")
@@ -282,7 +301,10 @@ def siamese() -> Built:
         one, two = (self.head(torch.tanh(self.conv(x)).flatten(1)) for x in (a, b))
         return (one - two).abs() + one * two
 
-    return Fn(net, conv=nn.Conv2d(2, 3, 3), head=nn.Linear(27, 4)), (torch.randn(ROWS, 2, 5, 5), torch.randn(ROWS, 2, 5, 5))
+    return Fn(net, conv=nn.Conv2d(2, 3, 3), head=nn.Linear(27, 4)), (
+        torch.randn(ROWS, 2, 5, 5),
+        torch.randn(ROWS, 2, 5, 5),
+    )
 
 
 @architecture("example by example")
@@ -302,10 +324,12 @@ def outputs_by_name() -> Built:
         h = torch.tanh(self.body(x))
         return {"scores": torch.cat([self.one(h), self.two(h)], dim=1), "features": h}
 
-    return Fn(net, body=nn.Linear(8, 6), one=nn.Linear(6, 3), two=nn.Linear(6, 2)), {"x": torch.randn(ROWS, 8)}
+    return Fn(net, body=nn.Linear(8, 6), one=nn.Linear(6, 3), two=nn.Linear(6, 2)), {
+        "x": torch.randn(ROWS, 8)
+    }
 
 
-@architecture("linear", "linear + linear (derived weight)", "direct")
+@architecture("linear", "linear + linear (derived weight)")
 def autoencoder_with_tied_weights() -> Built:
     def net(self: Any, x: Tensor) -> Tensor:
         return F.linear(torch.tanh(self.encoder(x)), self.encoder.weight.t(), self.shift)
@@ -341,7 +365,7 @@ def highway() -> Built:
     return Fn(net, layers=pair(), gates=pair()), torch.randn(ROWS, 6)
 
 
-@architecture("linear", "linear (derived weight)")
+@architecture("linear")
 def attention_pooling() -> Built:
     """A learned query scores every token: a matrix times a vector."""
 
@@ -363,7 +387,7 @@ def gru_cell_loop() -> Built:
     return Fn(net, cell=nn.GRUCell(8, 4), head=nn.Linear(4, 3)), torch.randn(ROWS, 5, 8)
 
 
-@architecture("lstm cell", "direct")
+@architecture("direct", "lstm cell")
 def lstm_cell_with_learned_state() -> Built:
     def net(self: Any, x: Tensor) -> Tensor:
         state = self.hidden.expand(len(x), -1), self.memory.expand(len(x), -1)
@@ -374,13 +398,13 @@ def lstm_cell_with_learned_state() -> Built:
     return Fn(net, cell=nn.LSTMCell(8, 4), hidden=weight(1, 4), memory=weight(4)), torch.randn(ROWS, 5, 8)
 
 
-@architecture("linear", "direct", "direct (derived weight)")
+@architecture("direct (derived weight)", "direct", "linear")
 def parameter_list_and_dict() -> Built:
     def net(self: Any, x: Tensor) -> Tensor:
         for matrix in self.matrices:
             x = torch.tanh(x @ matrix)
-        mixed = torch.stack([x, x.sin(), x.cos()]) * self.extra["mix"].softmax(0)[:, None, None]
-        return mixed.sum(0) + self.extra["shift"]
+        mixed = torch.stack([x, x.sin(), x.cos()], dim=1) * self.extra["mix"].softmax(0)[:, None]
+        return mixed.sum(1) + self.extra["shift"]
 
     return Fn(
         net, matrices=nn.ParameterList([weight(8, 6), weight(6, 6)]),
@@ -394,56 +418,88 @@ def einsum_orders() -> Built:
         first = torch.einsum("dk,btd->btk", self.a, x)
         second = torch.einsum("btd,kd->btk", x, self.b)
         third = torch.einsum("b t d, d k -> b k t", x, self.c).transpose(1, 2)
-        return first + second * third + torch.einsum("...d,dk", x, self.a)
+        return first + second * third
 
     return Fn(net, a=weight(8, 3), b=weight(3, 8), c=weight(8, 3)), torch.randn(ROWS, 5, 8)
 
 
-@architecture("linear")
+@architecture("torch.func on einsum")
+def einsum_with_dots() -> Built:
+    return Fn(lambda self, x: torch.einsum("...d,dk", x, self.a), a=weight(8, 3)), torch.randn(ROWS, 5, 8)
+
+
+@architecture("example by example")
+def mixture_in_another_dimension() -> Built:
+    """The batch is the second dimension for a moment: right, if slow, where no layer sees it."""
+
+    def net(self: Any, x: Tensor) -> Tensor:
+        mixed = torch.stack([x, x.sin(), x.cos()]) * self.mix.softmax(0)[:, None, None]
+        return self.head(mixed.sum(0))
+
+    return Fn(net, mix=weight(3), head=nn.Linear(8, 4)), torch.randn(ROWS, 8)
+
+
+@architecture("direct")
 def einsum_reduces_tokens() -> Built:
     """A matrix that meets two dimensions of the input at once."""
-    return Fn(lambda self, x: torch.einsum("btd,td->b", x, self.w)[:, None] + x.sum((1, 2))[:, None], w=weight(5, 8)), torch.randn(ROWS, 5, 8)
+    return Fn(
+        lambda self, x: torch.einsum("btd,td->b", x, self.w)[:, None], w=weight(5, 8, scale=0.1)
+    ), torch.randn(ROWS, 5, 8)
 
 
-@architecture("linear")
+@architecture("direct")
 def bmm_with_expanded_weight() -> Built:
-    return Fn(lambda self, x: torch.bmm(x, self.w.expand(len(x), 8, 3)), w=weight(1, 8, 3)), torch.randn(ROWS, 5, 8)
+    return Fn(lambda self, x: torch.bmm(x, self.w.expand(len(x), 8, 3)), w=weight(1, 8, 3)), torch.randn(
+        ROWS, 5, 8
+    )
 
 
-@architecture("linear")
+@architecture("direct (derived weight)")
 def bmm_with_expanded_weight_first() -> Built:
-    return Fn(lambda self, x: torch.bmm(self.w.unsqueeze(0).expand(len(x), -1, -1), x), w=weight(3, 5)), torch.randn(ROWS, 5, 8)
+    return Fn(
+        lambda self, x: torch.bmm(self.w.unsqueeze(0).expand(len(x), -1, -1), x), w=weight(3, 5)
+    ), torch.randn(ROWS, 5, 8)
 
 
 @architecture("linear (derived weight)")
 def linear_with_sliced_weight() -> Built:
-    return Fn(lambda self, x: F.linear(x, self.w[:3, 2:], self.b[:3]), w=weight(5, 10), b=weight(5)), torch.randn(ROWS, 5, 8)
+    return Fn(
+        lambda self, x: F.linear(x, self.w[:3, 2:], self.b[:3]), w=weight(5, 10), b=weight(5)
+    ), torch.randn(ROWS, 5, 8)
 
 
-@architecture("linear")
+@architecture("direct", "linear")
 def addmm() -> Built:
     """As GPT-2 writes its linear layers."""
     return Fn(
-        lambda self, x: torch.addmm(self.b, x.view(-1, 8), self.w).view(*x.shape[:2], 3), w=weight(8, 3), b=weight(3)
+        lambda self, x: torch.addmm(self.b, x.view(-1, 8), self.w).view(*x.shape[:2], 3),
+        w=weight(8, 3),
+        b=weight(3),
     ), torch.randn(ROWS, 5, 8)
 
 
 @architecture("linear", "direct")
 def addmm_scaled() -> Built:
-    return Fn(lambda self, x: torch.addmm(self.b, x, self.w, beta=0.5, alpha=2.0), w=weight(8, 3), b=weight(1, 3)), torch.randn(ROWS, 8)
+    return Fn(
+        lambda self, x: torch.addmm(self.b, x, self.w, beta=0.5, alpha=2.0), w=weight(8, 3), b=weight(1, 3)
+    ), torch.randn(ROWS, 8)
 
 
-@architecture("linear", "direct")
+@architecture("direct")
 def baddbmm() -> Built:
     return Fn(
-        lambda self, x: torch.baddbmm(self.b, x, self.w.expand(len(x), -1, -1), beta=0.5), w=weight(1, 8, 3), b=weight(1, 1, 3)
+        lambda self, x: torch.baddbmm(self.b, x, self.w.expand(len(x), -1, -1), beta=0.5),
+        w=weight(1, 8, 3),
+        b=weight(1, 1, 3),
     ), torch.randn(ROWS, 5, 8)
 
 
 @architecture("linear")
 def weight_first_product() -> Built:
     """``W @ x`` on channels by positions, as graph and state-space layers write it."""
-    return Fn(lambda self, x: self.b @ torch.tanh(torch.matmul(self.a, x)), a=weight(6, 5), b=weight(3, 6)), torch.randn(ROWS, 5, 8)
+    return Fn(
+        lambda self, x: self.b @ torch.tanh(torch.matmul(self.a, x)), a=weight(6, 5), b=weight(3, 6)
+    ), torch.randn(ROWS, 5, 8)
 
 
 @architecture("linear")
@@ -451,22 +507,24 @@ def weight_first_four_dimensions() -> Built:
     return Fn(lambda self, x: self.a @ x, a=weight(6, 5)), torch.randn(ROWS, 3, 5, 4)
 
 
-@architecture("linear")
+@architecture("direct")
 def product_per_head() -> Built:
     """A stack of matrices, one a head, broadcast over the batch."""
     return Fn(lambda self, x: torch.matmul(x, self.w), w=weight(3, 8, 2)), torch.randn(ROWS, 3, 5, 8)
 
 
-@architecture("direct")
+@architecture("direct (derived weight)")
 def batch_of_outer_products() -> Built:
-    return Fn(lambda self, x: x[:, :, None] * self.w[None, None, :] + self.w.outer(self.w)[:1], w=weight(4)), torch.randn(ROWS, 5)
+    return Fn(
+        lambda self, x: x[:, :, None] * self.w[None, None, :] + self.w.outer(self.w)[:1], w=weight(4)
+    ), torch.randn(ROWS, 5)
 
 
 @architecture("convolution (derived weight)", "convolution", "linear (derived weight)", "linear")
 def normalised_weights() -> Built:
     return nn.Sequential(
-        weight_norm(nn.Conv2d(3, 4, 3)), nn.Tanh(), nn.Flatten(), spectral_norm(nn.Linear(36, 6)).eval(), nn.Tanh(),
-        orthogonal(nn.Linear(6, 4)),
+        weight_norm(nn.Conv2d(3, 4, 3)), nn.Tanh(), nn.Flatten(), spectral_norm(nn.Linear(36, 6)).eval(),
+        nn.Tanh(), orthogonal(nn.Linear(6, 4)),
     ), torch.randn(ROWS, 3, 5, 5)  # fmt: skip
 
 
@@ -477,7 +535,9 @@ def scaled_weight_standardisation() -> Built:
         scale = torch.rsqrt((variance * self.weight[0].numel()).clamp(min=1e-4)) * self.gain
         return F.conv2d(x, (self.weight - mean) * scale, self.bias, padding=1)
 
-    return Fn(conv, weight=weight(6, 4, 3, 3), gain=nn.Parameter(torch.ones(6, 1, 1, 1)), bias=weight(6)), torch.randn(ROWS, 4, 5, 5)
+    return Fn(
+        conv, weight=weight(6, 4, 3, 3), gain=nn.Parameter(torch.ones(6, 1, 1, 1)), bias=weight(6)
+    ), torch.randn(ROWS, 4, 5, 5)
 
 
 @architecture("convolution", "convolution (derived weight)", "linear")
@@ -490,7 +550,9 @@ def checkpointed() -> Built:
     def net(self: Any, x: Tensor) -> Tensor:
         return self.head(checkpoint(lambda z: inner(self, z), x, use_reentrant=False))
 
-    return Fn(net, a=weight_norm(nn.Conv2d(3, 4, 3)), b=nn.Linear(36, 5), head=nn.Linear(5, 3)), torch.randn(ROWS, 3, 5, 5)
+    return Fn(net, a=weight_norm(nn.Conv2d(3, 4, 3)), b=nn.Linear(36, 5), head=nn.Linear(5, 3)), torch.randn(
+        ROWS, 3, 5, 5
+    )
 
 
 @architecture("linear", "layer norm", "unused")
@@ -502,7 +564,9 @@ def frozen_backbone() -> Built:
             h = torch.tanh(self.backbone(x))
         return self.head(self.norm(h).mean(1))
 
-    return Fn(net, backbone=nn.Linear(8, 6), norm=nn.LayerNorm(6), head=nn.Linear(6, 3)), torch.randn(ROWS, 5, 8)
+    return Fn(net, backbone=nn.Linear(8, 6), norm=nn.LayerNorm(6), head=nn.Linear(6, 3)), torch.randn(
+        ROWS, 5, 8
+    )
 
 
 @architecture("direct", "linear")
@@ -513,7 +577,9 @@ def vision_transformer_tokens() -> Built:
         x = torch.cat([self.token.repeat(len(x), 1, 1), x], dim=1) + self.position
         return self.head(torch.tanh(x)[:, 0] + x.mean(1))
 
-    return Fn(net, token=weight(1, 1, 8), position=weight(1, 6, 8), head=nn.Linear(8, 3)), torch.randn(ROWS, 5, 8)
+    return Fn(net, token=weight(1, 1, 8), position=weight(1, 6, 8), head=nn.Linear(8, 3)), torch.randn(
+        ROWS, 5, 8
+    )
 
 
 @architecture("embedding", "linear")
@@ -524,12 +590,19 @@ def last_token() -> Built:
         h = torch.tanh(self.body(self.embed(t)))
         return self.head(h[torch.arange(len(t)), lengths - 1])
 
-    return Fn(net, embed=nn.Embedding(10, 8), body=nn.Linear(8, 8), head=nn.Linear(8, 3)), (tokens(ROWS, 6), torch.randint(1, 7, (ROWS,)))
+    return Fn(net, embed=nn.Embedding(10, 8), body=nn.Linear(8, 8), head=nn.Linear(8, 3)), (
+        tokens(ROWS, 6),
+        torch.randint(1, 7, (ROWS,)),
+    )
 
 
 @architecture("embedding")
 def table_by_index() -> Built:
-    return Fn(lambda self, t: self.table[t] * self.other.index_select(0, t.flatten()).view(*t.shape, 3), table=weight(10, 3), other=weight(10, 3)), tokens(ROWS, 4)
+    return Fn(
+        lambda self, t: self.table[t] * self.other.index_select(0, t.flatten()).view(*t.shape, 3),
+        table=weight(10, 3),
+        other=weight(10, 3),
+    ), tokens(ROWS, 4)
 
 
 @architecture("example by example")
@@ -538,7 +611,10 @@ def packed_sequences() -> Built:
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         return self.head(self.lstm(packed)[1][0][-1])
 
-    return Fn(net, lstm=nn.LSTM(8, 4, batch_first=True), head=nn.Linear(4, 3)), (torch.randn(ROWS, 6, 8), torch.randint(1, 7, (ROWS,)))
+    return Fn(net, lstm=nn.LSTM(8, 4, batch_first=True), head=nn.Linear(4, 3)), (
+        torch.randn(ROWS, 6, 8),
+        torch.randint(1, 7, (ROWS,)),
+    )
 
 
 @architecture("example by example")
@@ -575,7 +651,7 @@ def fourier_operator() -> Built:
     return Fn(net, w=weight(5, 3, 4, 2)), torch.randn(ROWS, 5, 8)
 
 
-@architecture("linear")
+@architecture("direct (derived weight) + linear (derived weight)")
 def prototypes() -> Built:
     """Squared distances to learned centres."""
 

@@ -10,6 +10,7 @@ from saltflat.accounting.epsilon import (
     epsilon,
     rdp_epsilon,
     replace_one_epsilon,
+    used_grid,
 )
 from saltflat.accounting.events import SampledGaussian, combined_noise
 
@@ -26,4 +27,5 @@ __all__ = [
     "rdp_epsilon",
     "replace_one_epsilon",
     "rounded_up",
+    "used_grid",
 ]

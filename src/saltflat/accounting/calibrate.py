@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 
 from saltflat.accounting.epsilon import COARSE, FINE, check_delta, epsilon
 from saltflat.accounting.events import SampledGaussian
-from saltflat.errors import InputError
+from saltflat.errors import InputError, is_number
 
 EventsAt = Callable[[float], Sequence[SampledGaussian]]
 
 LARGEST_SCALE = 1e6
+SMALLEST_SCALE = 0.01
 DIGITS = 4
 
 
@@ -29,7 +30,7 @@ def least_scale(events_at: EventsAt, target: float, delta: float) -> float:
     """The least ``scale`` for which ``events_at(scale)`` costs at most ``target``, to four decimals.
 
     ``events_at`` must cost less the larger the scale. The search brackets on a coarse grid and finishes on
-    the fine one.
+    the fine one. Where even the smallest scale costs less (a rate below δ, say), that is the answer.
 
     Guarantees: recomputing ε at the returned scale, on the fine grid, never gives more than ``target``.
 
@@ -38,10 +39,10 @@ def least_scale(events_at: EventsAt, target: float, delta: float) -> float:
     4.4627
     """
     check_delta(delta)
+    if not is_number(target) or not target > 0:
+        raise InputError("epsilon", target, "epsilon > 0", cure="1 to 8 is usual; smaller is more private.")
     if math.isinf(target):
         return 0.0
-    if not target > 0:
-        raise InputError("epsilon", target, "epsilon > 0", cure="1 to 8 is usual; smaller is more private.")
 
     @functools.cache  # the stages of the search ask again at the ends of the bracket
     def cost(scale: float, grid: float) -> float:
@@ -51,6 +52,8 @@ def least_scale(events_at: EventsAt, target: float, delta: float) -> float:
     # A coarser grid only overstates ε.
     coarse, fine = COARSE * max(1.0, target), FINE * max(1.0, target / 10)
     low, high = _bracket(lambda scale: cost(scale, coarse), target)
+    if cost(low, coarse) <= target:
+        return rounded_up(low)
     low, high = _narrowed(lambda scale: cost(scale, coarse), target, low, high, width=2e-3)
     # The coarse grid overstates ε slightly, so the answer lies a little below: search there on the fine grid.
     low = low * 0.998
@@ -79,8 +82,8 @@ def _bracket(cost: Callable[[float], float], target: float) -> tuple[float, floa
         return scale / 2, scale
     while cost(scale) <= target:
         scale /= 2
-        if scale < 0.02:  # so little noise that the distribution of the privacy loss outgrows the grid
-            return scale, scale * 2
+        if scale < SMALLEST_SCALE:
+            return SMALLEST_SCALE, scale * 2
     return scale, scale * 2
 
 

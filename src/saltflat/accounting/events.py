@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from saltflat.errors import InputError, check_count
+from saltflat.errors import InputError, check_count, is_number
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class SampledGaussian:
     cap: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.noise_multiplier, bool) or not 0 <= self.noise_multiplier < math.inf:
+        if not is_number(self.noise_multiplier) or not 0 <= self.noise_multiplier < math.inf:
             raise InputError("noise_multiplier", self.noise_multiplier, "a finite noise_multiplier >= 0")
-        if not 0 < self.rate <= 1:
+        if not is_number(self.rate) or not 0 < self.rate <= 1:
             raise InputError("rate", self.rate, "0 < rate <= 1")
         check_count("steps", self.steps, least=0)
         if (self.cap is None) != (self.population is None):

@@ -21,7 +21,9 @@ Examples:
 )
 @click.option("--noise-multiplier", type=float, help="Noise of the phases that do not name their own.")
 @accounting_options
-def command(noise_multiplier: float | None, delta: float, as_json: bool, plot: str | None, **options: Any) -> None:
+def command(
+    noise_multiplier: float | None, delta: float, as_json: bool, plot: str | None, **options: Any
+) -> None:
     """The ε at δ of all phases, composed jointly."""
     sampling = read_sampling(options["population"], options["batch_size"], options["rate"], options["cap"])
     phases = read_phases(options["phases"], options["steps"], options["epochs"], options["queries"], sampling)

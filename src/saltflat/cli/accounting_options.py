@@ -82,7 +82,9 @@ def read_phases(
     """The phases of ``--phase``, or the one of ``--steps`` or ``--epochs``."""
     check_count("queries", queries)
     if texts and (steps is not None or epochs is not None):
-        raise InputError("steps", steps, "--steps for one phase, or --phase for several", problem="is given with --phase")
+        raise InputError(
+            "steps", steps, "--steps for one phase, or --phase for several", problem="is given with --phase"
+        )
     if not texts:
         return [PhaseRequest(_steps({"steps": steps, "epochs": epochs}, sampling), queries=queries)]
     return [_read_phase(text, queries, sampling) for text in texts]
@@ -94,7 +96,13 @@ def _read_phase(text: str, queries: int, sampling: Sampling) -> PhaseRequest:
         key, _, value = (part.strip() for part in item.partition("="))
         key = key.replace("_", "-")
         if key not in _KEYS:
-            raise InputError("phase", text, "KEY=VALUE,KEY=VALUE", problem=f"has an unknown key {key!r}", cure=nearest(key, list(_KEYS)))
+            raise InputError(
+                "phase",
+                text,
+                "KEY=VALUE,KEY=VALUE",
+                problem=f"has an unknown key {key!r}",
+                cure=nearest(key, list(_KEYS)),
+            )
         try:
             number = float(value)
         except ValueError:
@@ -103,9 +111,9 @@ def _read_phase(text: str, queries: int, sampling: Sampling) -> PhaseRequest:
             raise InputError("phase", text, f"a number after {key}=", problem=f"has {key}={value!r}")
         values[key] = number
     noise, ratio = values.get("noise-multiplier"), values.get("noise-ratio")
-    for name, value in (("noise-multiplier", noise), ("noise-ratio", ratio)):
-        if value is not None and not value > 0:
-            raise InputError("phase", text, f"{name} > 0", problem=f"has {name}={value:g}")
+    for name, given in (("noise-multiplier", noise), ("noise-ratio", ratio)):
+        if given is not None and not given > 0:
+            raise InputError("phase", text, f"{name} > 0", problem=f"has {name}={given:g}")
     if noise is not None and ratio is not None:
         raise InputError("phase", text, "noise-multiplier or noise-ratio, not both")
     count = int(values.get("queries", queries))
@@ -165,7 +173,17 @@ def show(result: dict[str, Any], as_json: bool) -> None:
             f"phase {number}: {phase['steps']} steps, noise multiplier {phase['noise_multiplier']:.4f}{queries}"
             f" (alone: ε = {phase['epsilon_alone']:.4g})"
         )
-    click.echo(f"ε = {result['epsilon']:.4f} at δ = {result['delta']:g}, add or remove one row (PLD, phases jointly)")
+    click.echo(
+        f"ε = {result['epsilon']:.4f} at δ = {result['delta']:g}, add or remove one row (PLD, phases jointly)"
+    )
     replaced, second = result["epsilon_replace_one"], result["epsilon_rdp"]
-    click.echo(f"replace one row: ε = {replaced:.4g}" if replaced is not None else "replace one row: not supported here")
-    click.echo(f"Rényi bound (second opinion): ε = {second:.4g}" if second is not None else "Rényi bound: not supported here")
+    click.echo(
+        f"replace one row: ε = {replaced:.4g}"
+        if replaced is not None
+        else "replace one row: not supported here"
+    )
+    click.echo(
+        f"Rényi bound (second opinion): ε = {second:.4g}"
+        if second is not None
+        else "Rényi bound: not supported here"
+    )

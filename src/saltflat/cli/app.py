@@ -16,6 +16,7 @@ from saltflat.errors import SaltflatError
 COMMANDS = {
     "quickstart": "the whole story on embedded data, in under two minutes on two cores",
     "train": "train one model with one method",
+    "compare": "train several methods side by side, with several seeds",
     "calibrate": "from a budget to the noise it asks for",
     "account": "from noise to the budget it costs",
     "data": "list, fetch, locate and describe data sets",
@@ -49,7 +50,9 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(package_name="saltflat", prog_name="saltflat")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def app(debug: bool) -> None:

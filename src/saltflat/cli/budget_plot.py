@@ -19,6 +19,7 @@ def draw(path: str, sampling: Sampling, delta: float, *, epsilon: float, steps: 
 
         matplotlib.use("agg")
         import matplotlib.pyplot as plt
+        import matplotlib.ticker
     except ImportError as error:
         raise MissingDependencyError("matplotlib", "drawing --plot", "plot") from error
 
@@ -32,14 +33,24 @@ def draw(path: str, sampling: Sampling, delta: float, *, epsilon: float, steps: 
     budgets = [0.25, 0.5, 1, 2, 4, 8]
     left.plot(budgets, [noise(rate, steps, e) for e in budgets], marker="o")
     left.plot([epsilon], [here], marker="*", markersize=14, linestyle="none", label="this plan")
-    left.set(xscale="log", yscale="log", xlabel="budget ε", ylabel="noise multiplier σ", title="What a budget asks for")
+    left.set(
+        xscale="log",
+        yscale="log",
+        xlabel="budget ε",
+        ylabel="noise multiplier σ",
+        title="What a budget asks for",
+    )
     left.legend()
 
     epochs = [1, 2, 5, 10, 20, 40, 80, 160]
     counts = [max(1, round(e / rate)) for e in epochs]
-    middle.plot(epochs, [epsilon_of([SampledGaussian(here, rate, c)], delta, grid=COARSE) for c in counts], marker="o")
+    middle.plot(
+        epochs, [epsilon_of([SampledGaussian(here, rate, c)], delta, grid=COARSE) for c in counts], marker="o"
+    )
     middle.axvline(steps * rate, linestyle=":", color="grey", label="this plan")
-    middle.set(xscale="log", yscale="log", xlabel="epochs", ylabel="ε", title=f"ε over epochs at σ = {here:.2f}")
+    middle.set(
+        xscale="log", yscale="log", xlabel="epochs", ylabel="ε", title=f"ε over epochs at σ = {here:.2f}"
+    )
     middle.legend()
 
     sizes = [s for s in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384) if s <= population]
@@ -52,8 +63,15 @@ def draw(path: str, sampling: Sampling, delta: float, *, epsilon: float, steps: 
         title=f"Noise over batch size, {passes:.3g} epochs, ε = {epsilon:.3g}",
     )  # fmt: skip
     right.legend()
+    left.set_xticks(budgets)
+    middle.set_xticks(epochs)
+    right.set_xticks(sizes[::2])
     for axes in (left, middle, right):
         axes.grid(alpha=0.3, which="both")
+        axes.xaxis.set_major_formatter("{x:g}")  # 0.5, not 5 × 10⁻¹
+        axes.xaxis.set_minor_formatter("")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(2, 0.5)))
     figure.savefig(path, dpi=120)
     plt.close(figure)
     click.echo(f"wrote {Path(path)}", err=True)

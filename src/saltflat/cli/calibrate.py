@@ -63,7 +63,9 @@ def solve(phases: list[PhaseRequest], sampling: Sampling, epsilon: float, delta:
 
     def at(scale: float) -> list[PhaseRequest]:
         return [
-            phase if phase.noise_multiplier is not None else phase.with_noise(rounded_up(scale * (phase.noise_ratio or 1)))
+            phase
+            if phase.noise_multiplier is not None
+            else phase.with_noise(rounded_up(scale * (phase.noise_ratio or 1)))
             for phase in phases
         ]
 

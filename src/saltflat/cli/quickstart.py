@@ -16,7 +16,9 @@ SETTINGS = {"data": "digits", "epsilon": 2.0, "delta": 1e-4, "batch_size": 256, 
 
 
 @click.command(epilog="\b\nExamples:\n  saltflat quickstart\n  saltflat quickstart --seeds 5 --json")
-@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 20), help="Runs of each method.")
+@click.option(
+    "--seeds", default=3, show_default=True, type=click.IntRange(1, 20), help="Runs of each method."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(seeds: int, as_json: bool) -> None:
     """Four methods on scikit-learn's digits at one budget, several runs each, in about a minute."""
@@ -28,11 +30,13 @@ def command(seeds: int, as_json: bool) -> None:
     started = time.perf_counter()
     data = load("digits")
     if not as_json:
-        click.echo(f"Private training on {len(data.train):,} handwritten digits; test accuracy on {len(data.test or ())} others.\n")
+        click.echo(
+            f"Private training on {len(data.train):,} handwritten digits, tested on {len(data.test or ())} others.\n"
+        )
         click.echo(str(plan_for(data, SETTINGS | {"method": "dp-sgd"})) + "\n")
     results: dict[str, list[float]] = {method: [] for method in METHODS}
     certificate: Any = None
-    with _bar(len(METHODS) * seeds, shown=not as_json) as advance:
+    with RunBar(len(METHODS) * seeds, shown=not as_json) as advance:
         for _ in range(seeds):
             start = secrets.randbits(31)  # the same initial weights for all methods of a round
             for method in METHODS:
@@ -44,7 +48,16 @@ def command(seeds: int, as_json: bool) -> None:
                 advance(method)
     seconds = time.perf_counter() - started
     if as_json:
-        click.echo(json.dumps({"accuracy": results, "epsilon": SETTINGS["epsilon"], "delta": SETTINGS["delta"], "seconds": round(seconds, 1)}))
+        click.echo(
+            json.dumps(
+                {
+                    "accuracy": results,
+                    "epsilon": SETTINGS["epsilon"],
+                    "delta": SETTINGS["delta"],
+                    "seconds": round(seconds, 1),
+                }
+            )
+        )
         return
     _show(results)
     click.echo(f"\n{verdict(results)}\n\nWhat the last run guarantees:\n")
@@ -52,7 +65,9 @@ def command(seeds: int, as_json: bool) -> None:
     click.echo(f"\nDone in {seconds:.0f} s. With your own data, try next:")
     click.echo("  saltflat train --data my-table.csv --label outcome --epsilon 1 --out runs/mine")
     click.echo("  saltflat compare --data digits --methods dp-sgd,dp-sat,sai --epsilon 2 --seeds 3")
-    click.echo("  saltflat calibrate --epsilon 1 --population 60000 --batch-size 2048 --epochs 10 --plot budget.png")
+    click.echo(
+        "  saltflat calibrate --epsilon 1 --population 60000 --batch-size 2048 --epochs 10 --plot budget.png"
+    )
 
 
 def verdict(results: dict[str, list[float]]) -> str:
@@ -69,8 +84,13 @@ def verdict(results: dict[str, list[float]]) -> str:
     spread = [statistics.variance(results[m]) / count if count > 1 else 0.0 for m in (best, second)]
     noise = 100 * 2 * sum(spread) ** 0.5
     if count > 1 and lead > noise:
-        return f"{best} won: {100 * means[best]:.1f} %, {lead:.1f} points above {second}, more than the {noise:.1f} that seeds alone can make."
-    beside = f"less than the {noise:.1f} that seeds alone can make" if count > 1 else "and one run says nothing about chance"
+        beside = f"more than the {noise:.1f} that seeds alone can make"
+        return f"{best} won: {100 * means[best]:.1f} %, {lead:.1f} points above {second}, {beside}."
+    beside = (
+        f"less than the {noise:.1f} that seeds alone can make"
+        if count > 1
+        else "and one run says nothing about chance"
+    )
     return f"No method won: the best mean ({best}, {100 * means[best]:.1f} %) leads by {lead:.1f} points, {beside}."
 
 
@@ -85,7 +105,7 @@ def _show(results: dict[str, list[float]]) -> None:
     click.echo("\n".join(aligned(table)))
 
 
-class _bar:  # noqa: N801 - reads as a function where it is used
+class RunBar:
     """A progress bar over runs on a terminal."""
 
     def __init__(self, total: int, shown: bool) -> None:

@@ -1,4 +1,4 @@
-"""What `train` and its siblings share: options, run files, and the way from them to a plan."""
+"""What `train` and `compare` share: options, run files, and names for run folders."""
 
 from __future__ import annotations
 
@@ -16,23 +16,69 @@ class RunFileError(SaltflatError, ValueError):
     """A run file that cannot be used; the message lists every fault."""
 
 
+class SwitchType(click.ParamType):  # type: ignore[type-arg]  # generic in recent clicks only
+    """A fraction, a step, or the word automatic."""
+
+    name = "fraction|step|automatic"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it as what it is."""
+        if value == "automatic" or not isinstance(value, str):
+            return value
+        try:
+            return int(value) if value.isdigit() and int(value) > 1 else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a fraction, a step or 'automatic'", param, ctx)
+
+
+def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say which data and which model."""
+    return _with(
+        command,
+        click.option("--data", default="digits", show_default=True, help="A data set's name, or a path."),
+        click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets."),
+        click.option("--label", help="The column that holds the label, in a table."),
+        click.option("--group", help="The column that says whose row it is: people are protected, not rows."),
+        click.option(
+            "--model", help="A model's name; see: saltflat models.  [default: one that fits the data]"
+        ),
+    )
+
+
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that describe the plan; their names are those of the Python arguments."""
-    for option in reversed(
-        [
-            click.option("--epsilon", type=float, default=None, help="The budget ε (inf: clip, but add no noise)."),
-            click.option("--delta", type=float, default=1e-5, show_default=True, help="δ, well below 1/population."),
-            click.option("--noise-multiplier", type=float, help="The noise itself, instead of --epsilon."),
-            click.option("--population", type=int, help="Declared number of rows. Left out, it is read from the data, and zero-out is certified."),
-            click.option("--batch-size", type=int, help="Expected batch size."),
-            click.option("--epochs", type=float, help="Passes over the population."),
-            click.option("--steps", type=int, help="Releases, instead of --epochs."),
-            click.option("--clip-norm", type=float, help="Length to which each example's gradient is clipped."),
-            click.option("--learning-rate", type=float, help="Learning rate."),
-            click.option("--optimizer", help="sgd, adam, adam-bc, adamw, rmsprop or adagrad."),
-            click.option("--momentum", type=float, help="Momentum of sgd."),
-        ]
-    ):  # fmt: skip
+    return _with(
+        command,
+        click.option("--epsilon", type=float, help="The budget ε (inf: clip, but add no noise).  [default: 3]"),
+        click.option("--delta", type=float, default=1e-5, show_default=True, help="δ, well below 1/population."),
+        click.option("--noise-multiplier", type=float, help="The noise itself, instead of --epsilon."),
+        click.option(
+            "--population", type=int,
+            help="Declared number of rows (or people). Left out, it is read from the data, and zero-out is certified.",
+        ),
+        click.option("--batch-size", type=int, help="Expected batch size.  [default: from the population]"),
+        click.option("--epochs", type=float, help="Passes over the population.  [default: from the budget]"),
+        click.option("--steps", type=int, help="Releases, instead of --epochs."),
+        click.option("--clip-norm", type=float, help="Length to which each gradient is clipped.  [default: 1]"),
+        click.option("--learning-rate", type=float, help="Learning rate.  [default: from the clip norm]"),
+        click.option("--optimizer", help="sgd, adam, adam-bc, adamw, rmsprop or adagrad.  [default: sgd]"),
+        click.option("--momentum", type=float, help="Momentum of sgd.  [default: 0.9]"),
+        click.option("--rho", type=float, help="Radius of the ascent, for methods that have one."),
+        click.option("--switch", type=SwitchType(), help="Where the sharpness-aware phase ends."),
+        click.option("--noise-ratio", type=float, help="σ₂/σ₁ of sai, σ_a/σ_d of dp-sam."),
+        click.option("--split", type=click.Choice(["joint", "paper"]), help="How sai divides the budget."),
+        click.option("--portion", type=float, help="Share of ε for sai's first phase, with --split paper."),
+        click.option(
+            "--clipping", type=click.Choice(["flat", "automatic", "per-layer", "quantile"]), help="Clipping function."
+        ),
+        click.option("--views", type=int, help="Augmentation multiplicity: gradients averaged for each example."),
+        click.option("--augmentations", metavar="flip,crop,cutout", help="What changes the views."),
+        click.option("--preset", type=click.Choice(["paper"]), help="The paper's settings for this model and ε."),
+    )  # fmt: skip
+
+
+def _with(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -73,3 +119,12 @@ def free_folder(stem: str) -> str:
         path = Path("runs") / f"{stem}-{number}"
         number += 1
     return str(path)
+
+
+def stem_of(data: str) -> str:
+    """A data set's name or path as part of a folder's name.
+
+    >>> stem_of("some/where/table.csv")
+    'table'
+    """
+    return data.rstrip("/").rpartition("/")[2].partition(".")[0] or "data"

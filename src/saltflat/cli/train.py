@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from typing import Any
 
 import click
 
-from saltflat.cli.run_options import free_folder, merge_run_file, plan_options
+from saltflat.cli.run_options import data_options, free_folder, merge_run_file, plan_options, stem_of
 
 
 @click.command(
@@ -17,18 +16,19 @@ from saltflat.cli.run_options import free_folder, merge_run_file, plan_options
 Examples:
   saltflat train
   saltflat train --data digits --model mlp --epsilon 3 --delta 1e-4 --out runs/digits
-  saltflat train --data fashion-mnist --model dpnas-fmnist --epsilon 1 --json
+  saltflat train --data fashion-mnist --model dpnas-fmnist --method sai --epsilon 1 --out runs/x --json
+  saltflat train --data visits.csv --label outcome --group patient --epsilon 2
   saltflat train run.toml
 
 A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 ...
 """
 )
 @click.argument("run_file", required=False, type=click.Path(exists=True, dir_okay=False))
-@click.option("--data", default="digits", show_default=True, help="A data set's name, or a path.")
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
-@click.option("--label", help="The column that holds the label, in a table.")
-@click.option("--model", help="A model's name; see: saltflat models.  [default: one that fits the data]")
-@click.option("--method", default="dp-sgd", show_default=True, help="dp-sgd.")
+@data_options
+@click.option(
+    "--method", default="dp-sgd", show_default=True,
+    help="dp-sgd, dp-sam, dp-sat, sai, dp-sat-early-stop, sgd or sam; with +swa, +ema, +adam, +adam-bc.",
+)  # fmt: skip
 @plan_options
 @click.option("--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD]")
 @click.option("--seed", type=int, help="A repeatable test run: NOT private.")
@@ -36,7 +36,7 @@ A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress, no plan; only the result.")
 @click.pass_context
-def command(ctx: click.Context, **params: Any) -> None:
+def command(ctx: click.Context, /, **params: Any) -> None:
     """Train a model on private data, and write a run folder with its certificate.
 
     With no arguments: embedded digits, a small model, DP-SGD at ε = 3.
@@ -47,7 +47,7 @@ def command(ctx: click.Context, **params: Any) -> None:
     quiet = options["quiet"] or options["as_json"]
     run, summary = train_once(
         options,
-        out=options["out"] or free_folder(f"{_stem(options['data'])}-{options['method']}"),
+        out=options["out"] or free_folder(f"{stem_of(options['data'])}-{options['method']}"),
         announce=None if quiet else lambda text: click.echo(text, err=True),
         progress=False if quiet else None,
     )
@@ -58,17 +58,8 @@ def command(ctx: click.Context, **params: Any) -> None:
     shown = "inf: NOT PRIVATE" if epsilon == "inf" else f"{epsilon:.4g}"
     if summary["accuracy"] is not None:
         click.echo(f"accuracy {summary['accuracy']:.2%} on test data, ε = {shown}, δ = {summary['delta']:g}")
-    if summary.get("average_accuracy") is not None:
+    if summary["average_accuracy"] is not None:
         click.echo(f"accuracy of the averaged weights {summary['average_accuracy']:.2%}")
     click.echo(f"run folder {summary['out']} ({summary['seconds']:.1f} s)")
     if not options["quiet"] and sys.stderr.isatty():
         click.echo(str(run.certificate), err=True)
-
-
-def _stem(data: str) -> str:
-    return data.rstrip("/").rpartition("/")[2].partition(".")[0] or "data"
-
-
-def as_json_number(value: float) -> float | str:
-    """Infinity as a string: JSON has no word for it."""
-    return "inf" if math.isinf(value) else value

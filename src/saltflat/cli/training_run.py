@@ -2,38 +2,80 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from saltflat import plans
 from saltflat.data import DataSet, load
+from saltflat.data.files import cache_dir
 from saltflat.errors import InputError, PrivacyWarning
-from saltflat.models import build, describe
-from saltflat.plan import Plan
+from saltflat.models import build, describe, scattering_features
+from saltflat.plan import (
+    AutomaticClipping,
+    Clipping,
+    FlatClipping,
+    Multiplicity,
+    PerLayerClipping,
+    Plan,
+    QuantileClipping,
+)
 from saltflat.training.fit import fit
 from saltflat.training.run import Run
 
 PLAN_WORDS = (
     "epsilon", "delta", "noise_multiplier", "population", "batch_size", "epochs", "steps", "clip_norm",
-    "learning_rate", "optimizer", "momentum",
+    "learning_rate", "optimizer", "momentum", "preset",
 )  # fmt: skip
+METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion")
+
+CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
+    "flat": lambda batch: FlatClipping(),
+    "automatic": lambda batch: AutomaticClipping(),
+    "per-layer": lambda batch: PerLayerClipping(),
+    "quantile": lambda batch: QuantileClipping(count_noise=batch / 20),  # as Andrew et al. advise
+}
+
+
+def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:
+    """The data set, and its scattering features where the model takes those."""
+    data = load(
+        options["data"],
+        data_dir=options.get("data_dir"),
+        label=options.get("label"),
+        group=options.get("group"),
+    )
+    if not str(options.get("model") or "").startswith("scatter-") or data.train.inputs.shape[-1] < 16:
+        return data
+    cache = cache_dir() / "scattering"
+
+    def featured(rows: Any) -> Any:
+        return (
+            None
+            if rows is None
+            else replace(rows, inputs=scattering_features(rows.inputs, cache, progress=progress))
+        )
+
+    return replace(data, train=featured(data.train), test=featured(data.test))
 
 
 def train_once(
     options: dict[str, Any],
     *,
     out: str | None,
+    data: DataSet | None = None,
     announce: Callable[[str], None] | None = None,
     progress: bool | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Load, build, plan, fit; returns the run and its summary for JSON."""
-    data = load(options["data"], data_dir=options.get("data_dir"), label=options.get("label"))
-    model, model_name = model_for(data, options.get("model"))
-    plan = plan_for(data, options)
+    data = load_data(options) if data is None else data
+    model, name = model_for(data, options.get("model"))
+    plan = plan_for(data, options | {"model": name}, model)
     if announce is not None:
         announce(str(plan))
     run = fit(
@@ -42,41 +84,63 @@ def train_once(
     )  # fmt: skip
     if announce is not None:
         announce("layer rules: " + ", ".join(sorted(set(run.rules.values()))))
-    return run, summary_of(run, data, model_name)
+    return run, summary_of(run, data, name)
 
 
-def plan_for(data: DataSet, options: dict[str, Any]) -> Plan:
+def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = None) -> Plan:
     """The plan that the options describe; what is missing is filled in, and said in the plan's notes."""
     given = {word: options[word] for word in PLAN_WORDS if options.get(word) is not None}
-    rows = len(data.train)
+    accepted = inspect.signature(plans.METHODS.get(options["method"].split("+")[0], plans.dp_sgd)).parameters
+    given |= {w: options[w] for w in METHOD_WORDS if options.get(w) is not None and w in accepted}
+    people = data.train.groups
     if "population" not in given:
-        given |= {"population": rows, "relation": "zero-out"}
+        count = len(data.train) if people is None else len(people.unique())
+        given |= {"population": count, "relation": "zero-out"}
+    if people is not None:
+        given["unit"] = "person"
     if "epsilon" not in given and "noise_multiplier" not in given:
         given["epsilon"] = 3.0
-    given.setdefault("batch_size", min(given["population"], max(64, 2 ** round(math.log2(given["population"] / 20)))))
-    if "epochs" not in given and "steps" not in given:
-        given["epochs"] = None
-    if options.get("delta_is_default") and given["delta"] * given["population"] >= 0.1:
-        given["delta"] = 0.1 / given["population"]
+    if given.get("preset"):
+        given["model"] = options["model"]
+    elif "batch_size" not in given:
+        given["batch_size"] = default_batch_size(given["population"])
+    if model is not None:
+        given["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if options.get("clipping"):
+        given["clipping"] = CLIPPINGS[options["clipping"]](given.get("batch_size", 2048))
+    if options.get("views") or options.get("augmentations"):
+        names = tuple(
+            name.strip() for name in (options.get("augmentations") or "").split(",") if name.strip()
+        )
+        given["multiplicity"] = Multiplicity(options.get("views") or 1, names)
     with warnings.catch_warnings():
         warnings.simplefilter("default", PrivacyWarning)
         return plans.by_name(options["method"], **given)
+
+
+def default_batch_size(population: int) -> int:
+    """A power of two near 4.5 n^0.56: 256 of 1,437 rows, 2,048 of 60,000.
+
+    >>> default_batch_size(1437), default_batch_size(60_000)
+    (256, 2048)
+    """
+    return int(min(population, max(16, 2 ** round(math.log2(4.5 * population**0.557)))))
 
 
 def model_for(data: DataSet, name: str | None) -> tuple[nn.Module, str]:
     """The named model, or a small one that fits the data, shaped to its classes and inputs."""
     shape = tuple(data.train.inputs.shape[1:])
     if name is None:
-        name = "mlp" if len(shape) == 1 or shape[-1] < 16 else "cnn-tanh" if shape[-1] == 32 else "dpnas-mnist"
+        name = (
+            "mlp" if len(shape) == 1 or shape[-1] < 16 else "cnn-tanh" if shape[-1] == 32 else "dpnas-mnist"
+        )
     known = describe(name).overrides
-    wanted: dict[str, Any] = {"classes": data.num_classes}
-    if len(shape) == 3:
+    wanted: dict[str, Any] = {"classes": data.num_classes, "in_features": math.prod(shape)}
+    if len(shape) == 3 and tuple(describe(name).input_shape) != shape:
         wanted |= {"in_channels": shape[0], "image_size": shape[1]}
-    wanted["in_features"] = math.prod(shape)
-    expected = describe(name).input_shape
+        if name.startswith("scatter-"):  # its input is features: 81 maps a colour at a quarter of the size
+            wanted |= {"in_channels": shape[0] // 81, "image_size": shape[1] * 4}
     overrides = {key: value for key, value in wanted.items() if key in known and value is not None}
-    if tuple(expected) == shape and "in_features" not in known:
-        overrides = {key: value for key, value in overrides.items() if key == "classes"}
     try:
         return build(name, **overrides), name
     except InputError as error:
@@ -101,6 +165,7 @@ def summary_of(run: Run, data: DataSet, model_name: str) -> dict[str, Any]:
         "model": model_name,
         "steps": run.plan.steps,
         "relation": run.plan.budget.relation,
+        "unit": run.plan.budget.unit,
         "out": None if run.folder is None else str(run.folder),
         "seconds": round(run.seconds, 2),
     }

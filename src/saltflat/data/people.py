@@ -32,7 +32,7 @@ class People:
     >>> rows = Examples(torch.arange(5.0)[:, None], torch.zeros(5, dtype=torch.long))
     >>> people = People(rows, torch.tensor([7, 7, 3, 7, 3]))
     >>> len(people), people.fetch_units(torch.tensor([0, 1])).weights
-    (2, tensor([0.5000, 0.5000, 0.0000, 0.3333, 0.3333, 0.3333]))
+    (2, tensor([0.5000, 0.5000, 0.0000, 0.3333, 0.3333, 0.3333], dtype=torch.float64))
     """
 
     def __init__(self, source: Source, groups: Any, most_rows: int = 64) -> None:
@@ -61,7 +61,7 @@ class People:
         each = max(len(rows) for rows in chosen)
         padded = torch.stack([torch.cat([rows, rows[:1].expand(each - len(rows))]) for rows in chosen])
         lengths = torch.tensor([len(rows) for rows in chosen])
-        weights = (torch.arange(each)[None] < lengths[:, None]) / lengths[:, None]
+        weights = (torch.arange(each)[None] < lengths[:, None]).double() / lengths[:, None]
         inputs, targets = self.source.fetch(padded.flatten())
         return Rows(inputs, targets, each, weights.flatten())
 

@@ -45,7 +45,10 @@ class Examples:
         rows = {len(t) for t in tensors_in(self.inputs)} | {len(self.targets)}
         if len(rows) != 1:
             raise InputError(
-                "inputs", sorted(rows), "as many rows in every input as in targets", problem="differ in length"
+                "inputs",
+                sorted(rows),
+                "as many rows in every input as in targets",
+                problem="differ in length",
             )
 
     def __len__(self) -> int:
@@ -56,7 +59,9 @@ class Examples:
 
     def fetch(self, indices: Tensor) -> tuple[Any, Tensor]:
         """The rows at ``indices``, in that order."""
-        return map_tensors(lambda t: t.index_select(0, indices), self.inputs), self.targets.index_select(0, indices)
+        return map_tensors(lambda t: t.index_select(0, indices), self.inputs), self.targets.index_select(
+            0, indices
+        )
 
     def subset(self, indices: Tensor, provenance: Provenance | None = None) -> Examples:
         """A new data set of some of the rows."""
@@ -88,8 +93,9 @@ class DatasetSource:
         batch = self.collate(rows)
         if not (isinstance(batch, tuple | list) and len(batch) == 2):
             raise InputError(
-                "data", type(batch), "rows of the form (input, target)", problem="does not give pairs",
-                cure="Wrap the data set so that each row is a pair; an input may be a tuple or dict of tensors.",
+                "data", type(batch).__name__, "rows of the form (input, target)",
+                problem="does not give pairs",
+                cure="Wrap the data set so that each row is a pair; inputs may be tuples or dicts of tensors.",
             )  # fmt: skip
         inputs, targets = batch
         if isinstance(inputs, list):
@@ -116,7 +122,11 @@ def as_source(data: Any) -> Source:
             "Poisson sampling must be able to take any row with a fixed probability, and a stream cannot.",
             "Bring a map-style data set, with __len__ and __getitem__.",
         )
-    elif hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Tensor | np.ndarray | dict):
+    elif (
+        hasattr(data, "__len__")
+        and hasattr(data, "__getitem__")
+        and not isinstance(data, Tensor | np.ndarray | dict)
+    ):
         tensors = getattr(data, "tensors", None)  # a TensorDataset: index whole tensors, not rows
         if isinstance(data, Dataset) and isinstance(tensors, tuple) and len(tensors) == 2:
             source = Examples(tensors[0], tensors[1])
@@ -124,7 +134,8 @@ def as_source(data: Any) -> Source:
             source = DatasetSource(cast("Dataset[Any]", data))
     else:
         raise InputError(
-            "data", data, "a pair (inputs, targets) of tensors or arrays, a map-style Dataset, or a DataLoader",
+            "data", data,
+            "a pair (inputs, targets) of tensors or arrays, a map-style Dataset, or a DataLoader",
             problem="is not a data set",
         )  # fmt: skip
     if len(source) == 0:
@@ -133,24 +144,28 @@ def as_source(data: Any) -> Source:
 
 
 def _from_loader(loader: DataLoader[Any]) -> Source:
-    """Take the rows of a loader, whose own batches cannot be accounted, and leave the sampling to the plan."""
+    """Take the rows of a loader, whose own batches cannot be accounted; the sampling is the plan's."""
     if isinstance(loader.dataset, IterableDataset):
         return as_source(loader.dataset)
     sampler = loader.sampler
-    plain = isinstance(sampler, SequentialSampler) or (isinstance(sampler, RandomSampler) and not sampler.replacement)
-    whole = loader.batch_sampler is None or type(loader.batch_sampler) is torch.utils.data.BatchSampler
+    plain = isinstance(sampler, SequentialSampler) or (
+        isinstance(sampler, RandomSampler)
+        and not sampler.replacement
+        and sampler.num_samples == len(cast("Sequence[Any]", loader.dataset))
+    )
+    batches: Any = loader.batch_sampler
+    whole = batches is None or type(batches) is torch.utils.data.BatchSampler
     if not (plain and whole):
-        name = type(sampler).__name__ if not plain else type(loader.batch_sampler).__name__
+        name = type(sampler).__name__ if not plain else type(batches).__name__
         raise RefusedError(
             f"A DataLoader with {name}",
             "the plan draws its own Poisson batches, and replacing a sampler that weights, repeats or "
             "groups rows would silently change what you asked for.",
             "Pass the data set itself, or a loader with shuffle=True or shuffle=False.",
         )
-    collate = loader.collate_fn or default_collate
-    if collate is default_collate:
+    if batches is None or loader.collate_fn is default_collate:
         return as_source(loader.dataset)
-    return DatasetSource(loader.dataset, collate)
+    return DatasetSource(loader.dataset, loader.collate_fn)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -161,7 +176,9 @@ def tensors_in(value: Any) -> list[Tensor]:
         return [t for v in value.values() for t in tensors_in(v)]
     if isinstance(value, tuple | list):
         return [t for v in value for t in tensors_in(v)]
-    raise InputError("inputs", value, "a tensor, or a tuple or dict of tensors", problem="holds something else")
+    raise InputError(
+        "inputs", value, "a tensor, or a tuple or dict of tensors", problem="holds something else"
+    )
 
 
 def map_tensors(function: Callable[[Any], Any], value: Any) -> Any:

@@ -77,8 +77,8 @@ def clipped_sum(
     tensors with the examples in the first dimension; the model is called with it, ``*``\\ it or ``**``\\ it.
 
     Several rows can belong to one unit: with ``rows_per_unit=k``, rows i·k … i·k+k−1 are unit i, their
-    losses are added (times ``row_weights``), and the unit is clipped once. With ``displacements`` of the weights,
-    view k of each row (rows k, k + K, k + 2K …) is taken with the weights moved by ``displacements[k]``.
+    losses are added (times ``row_weights``), and the unit is clipped once. With K ``displacements`` of the
+    weights, view k of each row (rows k, k + K, k + 2K …) is taken at weights moved by ``displacements[k]``.
 
     Guarantees: adding or removing one unit moves the sum by at most ``clip_norm``, whatever the unit holds;
     a unit whose gradient is not finite contributes zero. Memory depends on the micro-batch, not on the batch.
@@ -191,11 +191,9 @@ class _Batch:
         # A loss function that is made anew for each step has the same code.
         return shapes, training, trainable, getattr(self.loss_fn, "__code__", type(self.loss_fn))
 
-    def losses(self, part: slice, company: bool, tape: Tape | None = None) -> Tensor:
-        """One loss a row, with the tape watching if there is one.
-
-        With ``company``, a single row gets a copy whose loss counts nothing.
-        """
+    def losses(self, part: slice, company: bool = False, tape: Tape | None = None) -> Tensor:
+        """One loss a row, with the tape watching if there is one; a single row may need a copy as company."""
+        company = company and part.stop - part.start == 1
         rows = torch.tensor([part.start, part.start]) if company else part
         inputs, targets = take(self.inputs, rows), self.targets[rows]
         if tape is not None:
@@ -203,9 +201,8 @@ class _Batch:
         with torch.enable_grad(), without_compilation(self.model), tape or nullcontext():
             losses = self.loss_fn(call_model(self.model, inputs), targets)
             check_losses(losses, len(targets))
-            if company:
-                losses = losses * losses.new_tensor([1.0, 0.0])
-            return losses if self.row_weights is None else losses * self.row_weights[rows]
+            losses = losses[:1] if company else losses
+            return losses if self.row_weights is None else losses * self.row_weights[part]
 
     def uses(
         self, parameters: dict[str, nn.Parameter], part: slice, each: int, facts: _Facts
@@ -213,14 +210,16 @@ class _Batch:
         """How each parameter was used by the units of one micro-batch."""
         units = (part.stop - part.start) // each
         collected: dict[int, Any] | None = None
-        if not facts.off_tape:
+        alone = facts.needs_company and part.stop - part.start == 1
+        if not facts.off_tape and not alone:
             collected = self._on_tape(list(parameters.values()), part, units, facts)
+            facts.off_tape = collected is None
         if collected is None:
-            facts.off_tape = True
-            company = facts.needs_company and each == 1
 
             def losses_of(rows: slice) -> Tensor:
-                return self.losses(slice(part.start + rows.start, part.start + rows.stop), company)
+                return self.losses(
+                    slice(part.start + rows.start, part.start + rows.stop), facts.needs_company
+                )
 
             collected = example_by_example(list(parameters.values()), losses_of, units, each)
         return {name: collected[id(p)] for name, p in parameters.items() if id(p) in collected}
@@ -228,10 +227,9 @@ class _Batch:
     def _on_tape(
         self, parameters: list[nn.Parameter], part: slice, units: int, facts: _Facts
     ) -> dict[int, Use] | None:
-        company = facts.needs_company and part.stop - part.start == 1
-        tape = Tape(parameters, units + company)
+        tape = Tape(parameters, units)
         try:
-            losses = self.losses(part, company, tape)
+            losses = self.losses(part, tape=tape)
             # Rows that were counted otherwise when the model was examined: they depend on the data.
             if facts.ratios is not None and tape.units > 1 and not tape.ratios <= facts.ratios:
                 return None
@@ -260,7 +258,7 @@ def _clip_and_sum(
             use.silence(broken)
         factors = {name: factor.masked_fill(broken, 0.0) for name, factor in factors.items()}
     sums = {name: use.weighted_sum(factors[name].to(parameters[name].dtype)) for name, use in uses.items()}
-    return total[:units].to(zeros.dtype), sums
+    return total.to(next(iter(parameters.values())).abs().dtype), sums
 
 
 def _micro_batches(units: int, each: int, wanted: int | None, facts: _Facts) -> Iterator[slice]:

@@ -38,7 +38,7 @@ def run_one_operation(tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict
         raise OffTapeError
     name = getattr(func, "__name__", "")
     count = {leaves[i].shape[0] if leaves[i].dim() else 0 for i in rows_at}
-    if len(count) != 1 or not tape.splits(rows := count.pop()) or rows == 0:
+    if len(count) != 1 or not tape.splits(rows := count.pop()):
         raise OffTapeError
     slots = [tape.slots[id(leaves[i])] for i in slots_at]
     data = [leaves[i].detach() for i in rows_at]

@@ -130,87 +130,73 @@ class _Trial:
         with torch.enable_grad(), without_compilation(self.model):
             return self.loss_fn(call_model(self.model, take(self.inputs, rows)), self.targets[rows])
 
-    def by_engine(self, rows: int) -> tuple[dict[int, Tensor], frozenset[int]] | None:
-        """The engine's gradients of the first rows; None if its tape cannot follow the model."""
+    def by_engine(self, rows: int) -> tuple[dict[int, Tensor], frozenset[int]]:
+        """The engine's gradients of the first rows, and how many rows a unit had on the way."""
         tape = Tape(self.parameters, rows)
         inputs, targets = take(self.inputs, slice(0, rows)), self.targets[:rows]
         tape.mark([*leaves(inputs), targets])
-        try:
-            with torch.enable_grad(), without_compilation(self.model), tape:
-                losses = self.loss_fn(call_model(self.model, inputs), targets)
-                check_losses(losses, rows)
-            if not tape.backward(losses):
-                return None
-            found = {key: use.gradients() for key, use in tape.collected().items()}
-        except BatchElsewhereError:
-            raise
-        except OffTapeError:
-            return None
-        return found, frozenset(tape.ratios)
+        with torch.enable_grad(), without_compilation(self.model), tape:
+            losses = self.loss_fn(call_model(self.model, inputs), targets)
+            check_losses(losses, rows)
+        if not tape.backward(losses):
+            raise OffTapeError
+        return {key: use.gradients() for key, use in tape.collected().items()}, frozenset(tape.ratios)
 
     def one_by_one(self) -> dict[int, Tensor] | None:
         """Plain autograd on single rows; None if the model does not take a batch of one."""
         try:
             check_losses(self.losses(slice(0, 1)), 1)
-            uses = example_by_example(self.parameters, self.losses, 3, 1)
+            uses = example_by_example(self.parameters, self.losses, MOST, 1)
         except (RuntimeError, IndexError, ValueError):
             return None
         return {key: use.grads for key, use in uses.items()}
 
-    def agrees(self, three: dict[int, Tensor], alone: dict[int, Tensor] | None) -> bool:
-        """Whether the gradients are those of single rows, and of another size of batch."""
-        two = self.by_engine(2)
-        if two is None or not _agree(three, two[0], self.parameters, 2):
-            return False
-        return alone is None or _agree(three, alone, self.parameters, 3)
+    def is_right(self, rows: int, reference: dict[int, Tensor]) -> bool:
+        """Whether the engine has these gradients for a batch of so many rows."""
+        return _agree(self.by_engine(rows)[0], reference, self.parameters, min(rows, 3))
 
-    def agrees_in_float64(self) -> bool:
+    def is_right_in_float64(self, rows: int) -> bool:
         """The same question, where rounding cannot be the answer."""
         longer = replace(self, inputs=_each(_longer, self.inputs), targets=_longer(self.targets))
         try:
             with _in_float64(self.model):
-                three = longer.by_engine(3)
-                return three is not None and longer.agrees(three[0], longer.one_by_one())
+                alone = longer.one_by_one()
+                return longer.is_right(rows, longer.by_engine(3)[0] if alone is None else alone)
         except (RuntimeError, TypeError):  # a model that insists on its precision
             return False
 
 
 def _compared(trial: _Trial) -> Findings:
-    """Compare the engine with plain autograd, and refuse a model on which they differ."""
+    """Compare the engine with plain autograd on batches of several sizes, and refuse what differs."""
     with _WithoutChance():
         alone = trial.one_by_one()
-        try:
-            three, again = trial.by_engine(3), trial.by_engine(3)
-        except BatchElsewhereError as shape:
-            _refuse_if_elsewhere(trial, shape)
-            three = again = None
-        if three is None or again is None:
-            return Findings(off_tape=True, needs_company=alone is None)
-        findings = Findings(needs_company=alone is None, ratios=three[1])
-        if not _agree(three[0], again[0], trial.parameters, 3):
-            return findings  # the model draws at random: two passes cannot be compared
-        if trial.agrees(three[0], alone) or trial.agrees_in_float64():
-            return findings
-        if trial.by_engine(MOST) is None:
-            return Findings(off_tape=True, needs_company=alone is None)
+        off_tape = Findings(off_tape=True, needs_company=alone is None)
+        elsewhere: BatchElsewhereError | None = None
+        found = dict.fromkeys((3, 2, MOST), False)
+        for rows in found:
+            try:
+                gradients, ratios = trial.by_engine(rows)
+                if rows == 3:
+                    on_tape = Findings(needs_company=alone is None, ratios=ratios)
+                    if not trial.is_right(3, gradients):
+                        return on_tape  # the model draws at random: two passes cannot be compared
+                    alone = gradients if alone is None else alone
+                found[rows] = trial.is_right(rows, alone or gradients) or trial.is_right_in_float64(rows)
+            except BatchElsewhereError as shape:
+                elsewhere = shape
+            except OffTapeError:
+                return off_tape
+            if rows == 2 and found[2] and found[3]:
+                return on_tape
+    if elsewhere is not None:
+        why = f"a layer gets an input of shape {elsewhere}, with the batch in its second dimension."
+        raise RefusedError("This model", why, FIRST[0].upper() + FIRST[1:])
     raise RefusedError(
         "This model",
         "the gradient of one example depends on the rest of its batch, or the batch is not kept in the first "
         "dimension of every layer.",
         f"Let no operation look across the batch; {FIRST}",
     )
-
-
-def _refuse_if_elsewhere(trial: _Trial, shape: BatchElsewhereError) -> None:
-    """A second dimension that follows the size of the batch is the batch."""
-    try:
-        trial.by_engine(2)
-    except BatchElsewhereError:
-        raise RefusedError(
-            "This model",
-            f"a layer gets an input of shape {shape}, with the batch in its second dimension.",
-            FIRST[0].upper() + FIRST[1:],
-        ) from None
 
 
 def _agree(a: dict[int, Tensor], b: dict[int, Tensor], parameters: list[nn.Parameter], rows: int) -> bool:

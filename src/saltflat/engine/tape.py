@@ -176,7 +176,7 @@ class Tape(TorchFunctionMode):
 
     def splits(self, rows: int) -> bool:
         """Whether ``rows`` rows can be the rows of the units, as many for each; if so, note how many."""
-        if rows % self.units:
+        if rows == 0 or rows % self.units:
             return False
         self.ratios.add(rows // self.units)
         return True
@@ -286,7 +286,8 @@ def bias_use(tape: Tape, grad: Tensor, rule: str = "linear") -> DirectUse:
 
 
 _EXPANSIONS = {
-    Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.broadcast_to, Tensor.repeat, Tensor.tile, torch.tile,
+    Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.broadcast_to, Tensor.repeat, Tensor.tile,
+    torch.tile,
 }  # fmt: skip
 
 

@@ -143,6 +143,8 @@ def ghost_is_cheaper(units: int, length: int, rows: int, columns: int) -> bool:
     """Gram matrices, or per-unit gradients, for a rows x columns matrix and sequences of this length?"""
     if length == 1 or units * rows * columns > INSTANTIATION_LIMIT:
         return True
+    if rows * columns <= 256:  # so small that both are free, and the gradient itself is exact
+        return False
     ghost = length * length * (rows + columns) + length * rows * columns
     # Reading the instantiated gradients back twice is bound by memory: about eight multiplies each.
     return ghost < length * rows * columns + 16 * rows * columns
@@ -341,7 +343,7 @@ def resolved(form: Callable[..., Gram], *parts: Tensor) -> tuple[Tensor, Tensor 
     rows = [part[doubtful] for part in parts]
     exact, exact_terms, _ = form(*[row.double() if row.is_floating_point() else row for row in rows])
     squared = squared.double()
-    squared[doubtful] = torch.maximum(exact, 1e-14 * exact_terms)
+    squared[doubtful] = exact + 1e-14 * exact_terms
     return squared, doubtful
 
 

@@ -37,7 +37,7 @@ class AdamBC(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step with the gradients that are there."""
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -50,7 +50,12 @@ class AdamBC(torch.optim.Optimizer):
         state, grad = self.state[parameter], parameter.grad
         assert grad is not None
         if not state:
-            state |= {"step": 0, "m": torch.zeros_like(parameter), "v": torch.zeros_like(parameter), "noise": 0.0}
+            state |= {
+                "step": 0,
+                "m": torch.zeros_like(parameter),
+                "v": torch.zeros_like(parameter),
+                "noise": 0.0,
+            }
         state["step"] += 1
         state["m"].lerp_(grad, 1 - beta1)
         state["v"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)

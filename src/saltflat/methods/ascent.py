@@ -88,11 +88,17 @@ class AscentState:
         if not isinstance(ascent, PreviousRelease):
             return
         if ascent.automatic and displacement is not None and not self.switched_off:
-            seen = sum(float((release[n] * displacement[n]).sum()) for n in release) if sharpness is None else sharpness
+            seen = (
+                sum(float((release[n] * displacement[n]).sum()) for n in release)
+                if sharpness is None
+                else sharpness
+            )
             self.switched_off = self.plateau.observe(seen)
         if ascent.momentum and self.direction is not None:
             before = self.direction
-            self.direction = {name: before[name].mul_(ascent.momentum).add_(part) for name, part in release.items()}
+            self.direction = {
+                name: before[name].mul_(ascent.momentum).add_(part) for name, part in release.items()
+            }
         else:
             self.direction = {name: part.clone() for name, part in release.items()}
 

@@ -27,7 +27,7 @@ def flip(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
 
 def crop(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Pad by reflection, an eighth of the side (4 pixels at 32), and cut a window of the same size at random."""
+    """Pad by reflection, an eighth of the side (4 pixels at 32); cut a window of the same size at random."""
     height, width = images.shape[2:]
     edge = max(1, round(min(height, width) / 8))
     padded = F.pad(images, (edge,) * 4, mode="reflect")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -46,13 +47,17 @@ def check_name(name: str) -> None:
         )  # fmt: skip
 
 
-def build(optimizer: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+def build(
+    optimizer: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float
+) -> torch.optim.Optimizer:
     """The torch optimizer that a plan names."""
     check_name(optimizer.name)
-    settings = {key: value for key, value in optimizer.settings.items()}
+    settings: dict[str, Any] = dict(optimizer.settings)
     if "beta1" in settings or "beta2" in settings:
-        settings["betas"] = (settings.pop("beta1", 0.9), settings.pop("beta2", 0.999))  # type: ignore[assignment]
+        settings["betas"] = (settings.pop("beta1", 0.9), settings.pop("beta2", 0.999))
     try:
         return REGISTRY[optimizer.name](parameters, lr=learning_rate, **settings)
-    except TypeError as error:
-        raise InputError("optimizer", str(optimizer), "settings that it knows", problem=f"failed: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "optimizer", str(optimizer), "settings that it knows", problem=f"failed: {error}"
+        ) from error

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from saltflat.accounting import Relation, check_delta
-from saltflat.errors import InputError
+from saltflat.errors import InputError, is_number
 
 Unit = Literal["example", "person", "client"]
 
@@ -30,11 +29,10 @@ class Budget:
     unit: Unit = "example"
 
     def __post_init__(self) -> None:
-        number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
-        if not number or math.isnan(self.epsilon) or not self.epsilon > 0:
+        if not is_number(self.epsilon) or not self.epsilon > 0:
             raise InputError(
                 "epsilon", self.epsilon, "epsilon > 0",
-                cure="1 to 8 is usual; smaller is more private. float('inf') clips without noise: not private.",
+                cure="1 to 8 is usual; smaller is more private. float('inf') adds no noise: not private.",
             )  # fmt: skip
         check_delta(self.delta)
         if self.relation not in ("add-remove", "zero-out"):

@@ -52,9 +52,7 @@ def from_dict(data: Any) -> Plan:
     for key, value in fields.items():
         if key == "phases":
             rows = value if isinstance(value, list) else [value]
-            built[key] = tuple(
-                _build(Phase, row, f"phases[{i}]", faults) for i, row in enumerate(rows)
-            )
+            built[key] = tuple(_build(Phase, row, f"phases[{i}]", faults) for i, row in enumerate(rows))
         elif key in _KINDS:
             built[key] = _part(key, value, key, faults)
         elif key == "budget":
@@ -121,9 +119,8 @@ def _fields(cls: type, data: Any, where: str, faults: list[str]) -> dict[str, An
         faults.append(f"{where} should be a table of keys and values")
         return {}
     known = {f.name: f for f in dataclasses.fields(cls)}
-    for key in data:
-        if key not in known:
-            faults.append(f"{where} has an unknown key {key!r}. {nearest(str(key), list(known))}")
+    unknown = [str(key) for key in data if key not in known]
+    faults.extend(f"{where} has an unknown key {key!r}. {nearest(key, list(known))}" for key in unknown)
     for name, f in known.items():
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         if required and name not in data:

@@ -4,14 +4,25 @@ steps with it, what is averaged. Their behaviour lives in `saltflat.methods` and
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any, get_args
 
-from saltflat.errors import InputError, check_count, check_positive
+from saltflat.errors import InputError, check_count, check_positive, is_number
+
+
+def check_kind(argument: str, value: object, family: Any) -> None:
+    """Refuse anything but one of a family of parts."""
+    if not isinstance(value, family):
+        names = " or ".join(part.__name__ for part in get_args(family) or (family,))
+        raise InputError(argument, value, f"{names} from saltflat.plan")
 
 
 def _check_rho(rho: float) -> None:
-    if isinstance(rho, bool) or not isinstance(rho, int | float) or not 0 <= rho < float("inf"):
-        raise InputError("rho", rho, "a finite rho >= 0", cure="0.01 to 0.1 is usual; 0 switches the ascent off.")
+    if not is_number(rho) or not 0 <= rho < math.inf:
+        raise InputError(
+            "rho", rho, "a finite rho >= 0", cure="0.01 to 0.1 is usual; 0 switches the ascent off."
+        )
 
 
 # --- ascent: where the gradient is taken ------------------------------------------------------------
@@ -44,7 +55,7 @@ class PreviousRelease:
 
     def __post_init__(self) -> None:
         _check_rho(self.rho)
-        if not 0 <= self.momentum < 1:
+        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
             raise InputError("momentum", self.momentum, "0 <= momentum < 1")
 
     def __str__(self) -> str:
@@ -99,7 +110,7 @@ class Swa:
     kind = "swa"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start < 1:
+        if not is_number(self.start) or not 0 <= self.start < 1:
             raise InputError("start", self.start, "0 <= start < 1, a fraction of the plan's steps")
         check_count("every", self.every)
 
@@ -116,7 +127,7 @@ class Ema:
     kind = "ema"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.decay < 1:
+        if not is_number(self.decay) or not 0 <= self.decay < 1:
             raise InputError("decay", self.decay, "0 <= decay < 1")
 
     def __str__(self) -> str:
@@ -180,7 +191,7 @@ class QuantileClipping:
     kind = "quantile"
 
     def __post_init__(self) -> None:
-        if not 0 < self.quantile < 1:
+        if not is_number(self.quantile) or not 0 < self.quantile < 1:
             raise InputError("quantile", self.quantile, "0 < quantile < 1")
         check_positive("learning_rate", self.learning_rate)
         check_positive("count_noise", self.count_noise)
@@ -213,12 +224,15 @@ class Multiplicity:
 
     def __post_init__(self) -> None:
         check_count("views", self.views)
-        object.__setattr__(self, "augmentations", tuple(self.augmentations))
+        given: Any = self.augmentations
+        object.__setattr__(self, "augmentations", (given,) if isinstance(given, str) else tuple(given))
         for name in self.augmentations:
             if name not in AUGMENTATIONS:
                 raise InputError("augmentations", name, f"names among {', '.join(AUGMENTATIONS)}")
-        if isinstance(self.deviation, bool) or not 0 <= self.deviation < float("inf"):
+        if not is_number(self.deviation) or not 0 <= self.deviation < math.inf:
             raise InputError("deviation", self.deviation, "a finite deviation >= 0")
+        if self.deviation and self.views == 1:
+            raise InputError("views", 1, "views > 1", problem=f"is too few for deviation={self.deviation:g}")
 
     def __str__(self) -> str:
         if self.views == 1 and not self.augmentations and not self.deviation:
@@ -240,6 +254,21 @@ class Optimizer:
 
     name: str = "sgd"
     settings: dict[str, float | bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InputError(
+                "optimizer",
+                self.name,
+                "a name such as 'sgd' or 'adam'",
+                cure="Factories go to fit(optimizer=).",
+            )
+        if not isinstance(self.settings, dict):
+            raise InputError("settings", self.settings, "a dict such as {'momentum': 0.9}")
+        object.__setattr__(self, "settings", dict(self.settings))  # a value of its own
+        for key, value in self.settings.items():
+            if not isinstance(value, bool) and not (is_number(value) and math.isfinite(value)):
+                raise InputError(key, value, "a finite number, or True or False", problem="is no setting")
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(sorted(self.settings.items()))))

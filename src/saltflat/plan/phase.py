@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from saltflat.errors import InputError, check_count, check_positive
-from saltflat.plan.parts import Ascent, FreshQuery, NoAscent
+from saltflat.errors import InputError, check_count, check_positive, is_number
+from saltflat.plan.parts import Ascent, FreshQuery, NoAscent, check_kind
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,19 @@ class Phase:
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
-        if isinstance(self.clip_norm, bool) or not self.clip_norm > 0 or math.isnan(self.clip_norm):
+        if not is_number(self.clip_norm) or not self.clip_norm > 0:
             raise InputError("clip_norm", self.clip_norm, "clip_norm > 0", cure="0.1 to 1 is usual.")
         if math.isinf(self.clip_norm) and self.noise_multiplier != 0:
             raise InputError("clip_norm", self.clip_norm, "a finite clip_norm, because noise is scaled by it")
         sigma = self.noise_multiplier
-        if sigma is not None and (isinstance(sigma, bool) or not 0 <= sigma < math.inf):
+        if sigma is not None and (not is_number(sigma) or not 0 <= sigma < math.inf):
             raise InputError(
                 "noise_multiplier", sigma, "a finite noise_multiplier >= 0", cure="0 means no privacy at all."
             )
         if self.learning_rate is not None:
             check_positive("learning_rate", self.learning_rate)
         check_positive("noise_ratio", self.noise_ratio)
+        check_kind("ascent", self.ascent, Ascent)
 
     @property
     def query_noises(self) -> tuple[float, ...]:

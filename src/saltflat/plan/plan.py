@@ -23,11 +23,28 @@ from saltflat.accounting import (
 )
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.plan.budget import Budget
-from saltflat.plan.parts import Averaging, Clipping, FlatClipping, Multiplicity, NoAveraging, Optimizer, QuantileClipping
+from saltflat.plan.parts import (
+    Averaging,
+    Clipping,
+    FlatClipping,
+    Multiplicity,
+    NoAveraging,
+    Optimizer,
+    QuantileClipping,
+    check_kind,
+)
 from saltflat.plan.phase import Phase
 from saltflat.plan.sampling import Sampling
 
 FORMAT = 1
+
+_FAMILIES: dict[str, Any] = {
+    "sampling": Sampling,
+    "budget": Budget,
+    "averaging": Averaging,
+    "clipping": Clipping,
+    "multiplicity": Multiplicity,
+}
 
 
 @dataclass(frozen=True)
@@ -56,14 +73,24 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "phases", tuple(self.phases))
+        object.__setattr__(self, "notes", tuple(self.notes))
         if not self.phases:
             raise InputError("phases", 0, "at least one phase", problem="phases given")
+        for argument, family in _FAMILIES.items():
+            check_kind(argument, getattr(self, argument), family)
+        for phase in self.phases:
+            check_kind("phases", phase, Phase)
+        if self.optimizer is not None:
+            check_kind("optimizer", self.optimizer, Optimizer)
+        if not isinstance(self.method, str):
+            raise InputError("method", self.method, "the method's name")
         if len({phase.learning_rate is None for phase in self.phases}) > 1:
             raise InputError("learning_rate", None, "a learning rate in every phase or in none")
         if self.budget.delta * self.sampling.population >= 1:
             warnings.warn(
-                f"delta={self.budget.delta:g} is not below 1/population=1/{self.sampling.population}: a mechanism "
-                "that publishes a random row would meet it. Choose a delta well below "
+                f"delta={self.budget.delta:g} is not below 1/population=1/{self.sampling.population}: "
+                "a mechanism that publishes a random row would meet it. Choose a delta well below "
                 f"{1 / self.sampling.population:.1g}.",
                 PrivacyWarning,
                 stacklevel=3,
@@ -129,7 +156,7 @@ class Plan:
                 problem="leaves nothing to solve", cure="To compute epsilon from noise, use account.",
             )  # fmt: skip
         scale = least_scale(lambda s: self._at_scale(s).events(), budget.epsilon, budget.delta)
-        return replace(self._at_scale(scale), budget=budget)
+        return self._at_scale(scale).changed(budget=budget)
 
     def _at_scale(self, scale: float) -> Plan:
         phases = (
@@ -138,9 +165,13 @@ class Plan:
             else replace(phase, noise_multiplier=rounded_up(scale * phase.noise_ratio))
             for phase in self.phases
         )
+        return self.changed(phases=tuple(phases))
+
+    def changed(self, **fields: Any) -> Plan:
+        """The plan with some fields changed; what was warned of when it was made is not said again."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # said once, when the plan was made
-            return replace(self, phases=tuple(phases))
+            warnings.simplefilter("ignore", PrivacyWarning)
+            return replace(self, **fields)
 
     # --- the schedule -----------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from saltflat.errors import InputError, check_count, check_positive
 
 
 def _check(population: int, batch_size: float) -> None:
-    check_count("population", population, cure="Declare how many rows (or people) there are, roughly and publicly.")
+    check_count(
+        "population", population, cure="Declare how many rows (or people) there are, roughly and publicly."
+    )
     check_positive("batch_size", batch_size)
     if batch_size > population:
         raise InputError(
@@ -27,8 +29,8 @@ class Poisson:
     Both numbers are declared and public. ``batch_size`` is the expected size, and the divisor of every
     release; the size of an actual batch is private.
 
-    >>> Poisson(population=60_000, batch_size=2048).rate
-    0.03413333333333333
+    >>> Poisson(population=1_000, batch_size=250).rate
+    0.25
     """
 
     population: int

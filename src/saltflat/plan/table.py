@@ -29,7 +29,9 @@ def plan_table(plan: Plan) -> str:
         )
     lines += [f"  {line}" for line in aligned([header, *rows])]
     optimizer = "given to fit, or sgd (momentum 0.9)" if plan.optimizer is None else str(plan.optimizer)
-    lines.append(f"  optimizer {optimizer}; clipping {plan.clipping}; averaging {plan.averaging}; {plan.multiplicity}")
+    lines.append(
+        f"  optimizer {optimizer}; clipping {plan.clipping}; averaging {plan.averaging}; {plan.multiplicity}"
+    )
     if plan.is_solved:
         lines += _totals(plan)
     else:
@@ -50,7 +52,8 @@ def _totals(plan: Plan) -> list[str]:
         f"RDP bound: {_number(second)}" if second is not None else "RDP: not supported here",
     ]
     return [
-        f"  total: ε = {_number(plan.epsilon)} at δ = {budget.delta:g}, {relation} one {budget.unit} (PLD, jointly)",
+        f"  total: ε = {_number(plan.epsilon)} at δ = {budget.delta:g}, "
+        f"{relation} one {budget.unit} (PLD, jointly)",
         f"         {'; '.join(beside)}",
     ]
 

@@ -20,4 +20,5 @@ def choose_epochs(epsilon: float, population: int, parameters: int | None) -> tu
     if population < 5_000:  # few rows: an epoch is only a handful of steps
         epochs *= 2
     epochs = float(round(epochs))
-    return epochs, f"{epochs:g} epochs chosen for ε = {epsilon:g} and {population:,} rows; epochs= or steps= overrides it"
+    chosen = f"{epochs:g} epochs chosen for ε = {epsilon:g} and {population:,} rows"
+    return epochs, f"{chosen}; epochs= or steps= overrides it"

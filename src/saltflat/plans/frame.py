@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import Any, Literal, Required, TypedDict
 
 from saltflat.accounting import Relation
-from saltflat.errors import InputError, check_positive, nearest
+from saltflat.errors import InputError, check_count, check_positive, is_number, nearest
 from saltflat.plan import (
     Averaging,
     Budget,
@@ -72,7 +73,8 @@ class Frame:
         unknown = [key for key in self.given if key not in Common.__annotations__]
         if unknown:
             raise InputError(
-                unknown[0], self.given[unknown[0]], "a known argument", problem="is not an argument of this plan",
+                unknown[0], self.given[unknown[0]], "a known argument",
+                problem="is not an argument of this plan",
                 cure=nearest(unknown[0], list(Common.__annotations__)),
             )  # fmt: skip
         self.notes: list[str] = []
@@ -88,7 +90,18 @@ class Frame:
 
     def plan(self, method: str, *phases: Phase) -> Plan:
         """The plan of these phases, calibrated if a budget was given, accounted if the noise was."""
-        plan = Plan(
+        plan = self.draft(method, *phases)
+        if not plan.is_solved:
+            return plan.calibrated_to(self.budget)
+        if self.get("noise_multiplier") is None and not math.isinf(self.budget.epsilon):
+            return plan  # a method that solved its phases itself
+        # So much noise that ε is zero to the last digit is still a budget.
+        spent = max(plan.epsilon, sys.float_info.min)
+        return plan.changed(budget=replace(self.budget, epsilon=spent))
+
+    def draft(self, method: str, *phases: Phase) -> Plan:
+        """The plan of these phases as they are, solved or not."""
+        return Plan(
             self.sampling,
             tuple(phase for phase in phases if phase.steps),
             self.budget,
@@ -99,11 +112,6 @@ class Frame:
             method,
             tuple(self.notes),
         )
-        if not plan.is_solved:
-            return plan.calibrated_to(self.budget)
-        if self.get("noise_multiplier") is None and not math.isinf(self.budget.epsilon):
-            return plan  # a method that solved its phases itself
-        return replace(plan, budget=replace(self.budget, epsilon=plan.epsilon or math.inf))
 
     def get(self, key: str, default: Any = None) -> Any:
         """An argument, or the default where it was not given."""
@@ -115,7 +123,10 @@ class Frame:
         if len(present) != 1:
             said = "both are given" if present else "neither is given"
             raise InputError(
-                first, self.get(first), f"exactly one of {first} and {second}", problem=f"and {second}: {said}"
+                first,
+                self.get(first),
+                f"exactly one of {first} and {second}",
+                problem=f"and {second}: {said}",
             )
 
     def _sampling(self) -> Sampling:
@@ -123,15 +134,18 @@ class Frame:
         if population is None:
             raise InputError(
                 "population", None, "the declared number of rows (or people)", problem="is missing",
-                cure="It is public and need not be exact: rate, divisor and steps come from it, not from the data.",
+                cure="It is public and need not be exact: rate, divisor and steps come from it alone.",
             )  # fmt: skip
         self._one_of("batch_size", "rate")
         rate = self.get("rate")
-        if rate is not None and not 0 < rate <= 1:
+        if rate is not None and (not is_number(rate) or not 0 < rate <= 1):
             raise InputError("rate", rate, "0 < rate <= 1")
+        check_count("population", population)
         batch_size = self.get("batch_size") if rate is None else rate * population
         kind = self.get("sampling", "poisson")
         if kind == "poisson":
+            if self.get("cap") is not None:
+                raise InputError("cap", self.get("cap"), "sampling='truncated-poisson' beside it")
             return Poisson(population, batch_size)
         if kind == "truncated-poisson":
             return TruncatedPoisson(population, batch_size, self.get("cap", 0))
@@ -152,7 +166,8 @@ class Frame:
         if steps is not None and epochs is not None:
             raise InputError("epochs", epochs, "epochs or steps, not both", problem="is given beside steps")
         if steps is not None:
-            return int(steps) if isinstance(steps, int) and not isinstance(steps, bool) else steps  # type: ignore[no-any-return]
+            check_count("steps", steps)
+            return int(steps)
         if epochs is None:
             epochs, why = choose_epochs(self.budget.epsilon, self.sampling.population, self.get("parameters"))
             self.notes.append(why)
@@ -161,13 +176,15 @@ class Frame:
 
     def _optimizer(self) -> Optimizer | None:
         named, momentum = self.get("optimizer"), self.get("momentum")
+        if momentum is not None and named not in (None, "sgd"):
+            raise InputError(
+                "momentum", momentum, "optimizer='sgd' beside it",
+                problem="is not a setting of this optimizer",
+                cure="Other settings go into saltflat.plan.Optimizer(name, {...}).",
+            )  # fmt: skip
         if isinstance(named, Optimizer):
             return named
         if named is None and momentum is None and self.learning_rate is None:
             return None
         name = named or "sgd"
-        if not isinstance(name, str):
-            raise InputError(
-                "optimizer", name, "a name such as 'sgd' or 'adam'", cure="Factories go to fit(optimizer=)."
-            )
         return Optimizer(name, {"momentum": 0.9 if momentum is None else momentum} if name == "sgd" else {})

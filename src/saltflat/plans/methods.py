@@ -7,12 +7,12 @@ instead computes ε. What they compose (optimizer, averaging, clipping, multipli
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Unpack, cast
 
-from saltflat.accounting import least_scale
-from saltflat.errors import InputError, check_positive, nearest
+from saltflat.errors import InputError, PrivacyWarning, check_positive, nearest
 from saltflat.plan import Ema, FreshQuery, Phase, Plan, PreviousRelease, Swa
 from saltflat.plans.frame import Common, Frame
 from saltflat.plans.presets import paper_settings
@@ -44,14 +44,12 @@ def dp_sam(*, rho: float | None = None, noise_ratio: float | None = None, **comm
     [14.11, 4.7]
     """
     frame, own = _framed("dp-sam", {"rho": rho, "noise_ratio": noise_ratio}, common)
-    ratio = own["noise_ratio"] or (1.0 if common.get("preset") == "paper" else 3.0)
-    ascent = FreshQuery(own["rho"] if own["rho"] is not None else DEFAULT_RHO, ratio)
+    default = 1.0 if common.get("preset") == "paper" else 3.0
+    ascent = FreshQuery(_rho(own), default if own["noise_ratio"] is None else own["noise_ratio"])
     return frame.plan("dp-sam", _phase(frame, frame.steps, "descend", ascent=ascent))
 
 
-def dp_sat(
-    *, rho: float | None = None, ascent_momentum: float = 0.0, **common: Unpack[Common]
-) -> Plan:
+def dp_sat(*, rho: float | None = None, ascent_momentum: float = 0.0, **common: Unpack[Common]) -> Plan:
     """DP-SAT: the gradient at w + ρ g/‖g‖ with g the previous release (Park et al., ICML 2023, Algorithm 1).
 
     ``ascent_momentum`` > 0 is its momentum variant, whose ρ is about ten times larger.
@@ -83,8 +81,9 @@ def sai(
 
     ``switch`` is where the first phase ends: a fraction of the steps, a step, or ``"automatic"``: then the
     ascent switches itself off when sharpness stops falling, while noise stays as planned for a third of the
-    steps. Noise is calibrated jointly at σ₂/σ₁ = ``noise_ratio``; ``split="paper"`` instead gives the first
-    phase the ``portion`` of ε by basic composition with δ/2 each, and is really worth less than ε.
+    steps. Noise is calibrated jointly at σ₂/σ₁ = ``noise_ratio`` (``noise_multiplier=`` gives σ₁ itself);
+    ``split="paper"`` instead gives the first phase the ``portion`` of ε by basic composition with δ/2 each,
+    and is really worth less than ε.
 
     Guarantees: the budget for the whole plan, both phases composed jointly.
 
@@ -92,7 +91,7 @@ def sai(
     >>> len(plan.phases), plan.epsilon <= 1.0
     (2, True)
     """
-    own = {
+    own: dict[str, Any] = {
         "rho": rho, "switch": switch, "clip_norms": clip_norms, "learning_rates": learning_rates,
         "split": split, "portion": portion,
     }  # fmt: skip
@@ -101,8 +100,10 @@ def sai(
     automatic = where == "automatic"
     first = _switch_step(0.33 if automatic else where, frame.steps)
     ascent = PreviousRelease(_rho(own), ascent_momentum, automatic)
-    clips = own["clip_norms"] or (frame.clip_norm, frame.clip_norm)
-    rates = own["learning_rates"] or (frame.learning_rate, frame.learning_rate)
+    clips = _pair("clip_norms", own, frame.clip_norm)
+    rates = _pair("learning_rates", own, frame.learning_rate)
+    if first == 0:
+        noise_ratio = 1.0  # nothing to be in proportion to
     seek = _phase(frame, first, "seek flatness", ascent=ascent, clip_norm=clips[0], learning_rate=rates[0])
     descend = _phase(
         frame, frame.steps - first, "descend", clip_norm=clips[1], learning_rate=rates[1],
@@ -110,6 +111,9 @@ def sai(
     )  # fmt: skip
     if automatic:
         descend = replace(descend, ascent=ascent)
+    if frame.noise_multiplier is not None and descend.steps:
+        check_positive("noise_ratio", noise_ratio)
+        descend = replace(descend, noise_multiplier=frame.noise_multiplier * noise_ratio)
     phases = [phase for phase in (seek, descend) if phase.steps]
     if own["split"] == "paper" and len(phases) == 2:
         phases = _paper_split(frame, phases, own["portion"] if own["portion"] is not None else 0.8)
@@ -176,16 +180,22 @@ def by_name(name: str, **arguments: Any) -> Plan:
     """
     base, *suffixes = name.split("+")
     if base not in METHODS:
-        raise InputError("method", name, "a method's name", problem="is not known", cure=nearest(base, list(METHODS)))
+        raise InputError(
+            "method", name, "a method's name", problem="is not known", cure=nearest(base, list(METHODS))
+        )
+    added: dict[str, Any] = {}
     for suffix in suffixes:
         if suffix not in SUFFIXES:
             raise InputError(
                 "method", name, "known suffixes", problem=f"has an unknown suffix {suffix!r}",
                 cure=nearest(suffix, list(SUFFIXES)),
             )  # fmt: skip
-        arguments = SUFFIXES[suffix]() | arguments
-    plan = METHODS[base](**arguments)
-    return replace(plan, method=name) if suffixes else plan
+        settings = SUFFIXES[suffix]()
+        if settings.keys() & added.keys():
+            raise InputError("method", name, "one averaging and one optimizer", problem="has two of a kind")
+        added |= settings
+    plan = METHODS[base](**(added | arguments))
+    return plan.changed(method=name) if suffixes else plan
 
 
 def _framed(method: str, own: dict[str, Any], common: Common) -> tuple[Frame, dict[str, Any]]:
@@ -196,9 +206,14 @@ def _framed(method: str, own: dict[str, Any], common: Common) -> tuple[Frame, di
     if preset != "paper":
         raise InputError("preset", preset, "'paper', or nothing")
     settings = paper_settings(method, common.get("model"), common.get("epsilon", math.nan))
-    merged = {key: settings.pop(key, None) if value is None else value for key, value in own.items()}
+    published = {key: settings.pop(key, None) for key in own}
     if common.get("steps") is not None:
         settings.pop("epochs")
+    if common.get("optimizer") not in (None, "sgd"):  # the papers' rate for Adam, in both phases
+        settings.pop("momentum")
+        settings["learning_rate"] = 0.002
+        published.pop("learning_rates", None)
+    merged = {key: published.get(key) if value is None else value for key, value in own.items()}
     frame = Frame(cast("Common", settings | dict(common)))
     frame.notes.append(f"settings of the paper for {common.get('model')} at ε = {common.get('epsilon')}")
     return frame, merged
@@ -226,14 +241,26 @@ _Nothing = cast("Phase", _Empty())
 
 
 def _rho(own: dict[str, Any]) -> float:
-    return DEFAULT_RHO if own["rho"] is None else float(own["rho"])
+    rho: float = DEFAULT_RHO if own["rho"] is None else own["rho"]
+    return rho
+
+
+def _pair(argument: str, own: dict[str, Any], default: Any) -> tuple[Any, Any]:
+    """One value for each of two phases."""
+    pair = own[argument]
+    if pair is None:
+        return default, default
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InputError(argument, pair, "a pair, one for each phase")
+    return pair[0], pair[1]
 
 
 def _switch_step(switch: float | int, steps: int) -> int:
     """A fraction of the steps, or a step itself (whole numbers above one, and zero)."""
     number = isinstance(switch, int | float) and not isinstance(switch, bool)
-    if not number or not 0 <= switch or (switch > 1 and (switch != int(switch) or switch > steps)):
-        raise InputError("switch", switch, f"a fraction from 0 to 1, or a step up to {steps}")
+    if not number or not switch >= 0 or (switch > 1 and (switch != int(switch) or switch > steps)):
+        expected = f"a fraction from 0 to 1, or a step up to {steps}"
+        raise InputError("switch", switch, expected, cure="sai also knows switch='automatic'.")
     return round(switch * steps) if switch <= 1 else int(switch)
 
 
@@ -248,9 +275,11 @@ def _paper_split(frame: Frame, phases: list[Phase], portion: float) -> list[Phas
         raise InputError("split", "paper", "a finite epsilon= to split")
     solved = []
     for phase, share in zip(phases, shares):
-        steps = phase.steps
-        sigma = least_scale(lambda s, n=steps: [frame.sampling.event(s, n)], share, budget.delta / 2)  # type: ignore[misc]
-        solved.append(replace(phase, noise_multiplier=sigma))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # said when the whole plan is made
+            alone = frame.draft("sai", replace(phase, noise_ratio=1.0))
+        half = replace(budget, epsilon=share, delta=budget.delta / 2)
+        solved.append(replace(phase, noise_multiplier=alone.calibrated_to(half).phases[0].noise_multiplier))
     frame.notes.append(f"the paper's split: {shares[0]:g} + {shares[1]:g} at δ/2 each")
     return solved
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import saltflat
-from saltflat.accounting import FINE
+from saltflat.accounting import used_grid
+from saltflat.errors import InputError
 from saltflat.plan import Plan
 from saltflat.record.ledger import Ledger
 
@@ -31,6 +32,17 @@ class Certificate:
 
     data: dict[str, Any]
 
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Certificate:
+        """Read what a run folder holds; a newer format is refused by name."""
+        version = data.get("saltflat_certificate") if isinstance(data, dict) else None
+        if not isinstance(version, int) or version > FORMAT:
+            raise InputError(
+                "certificate", version, f"a certificate of format {FORMAT} or older",
+                problem="is the format of this certificate", cure="Update saltflat.",
+            )  # fmt: skip
+        return Certificate(data)
+
     @property
     def epsilon(self) -> float:
         """The certified ε; infinite if the run is not private."""
@@ -45,7 +57,9 @@ class Certificate:
         return "\n".join(_words(self.data))
 
 
-def certify(plan: Plan, ledger: Ledger, *, randomness: str, seeded: bool, weights_hash: str | None) -> Certificate:
+def certify(
+    plan: Plan, ledger: Ledger, *, randomness: str, seeded: bool, weights_hash: str | None
+) -> Certificate:
     """The certificate of a run. It claims the whole plan's ε, also when the run stopped early."""
     reasons = []
     if not plan.is_private:
@@ -83,7 +97,7 @@ def certify(plan: Plan, ledger: Ledger, *, randomness: str, seeded: bool, weight
             "accountant": {
                 "name": "dp-accounting PLD",
                 "version": importlib.metadata.version("dp-accounting"),
-                "grid": FINE,
+                "grid": used_grid(plan.events()),
             },
             "randomness": randomness,
             "seeded": seeded,
@@ -105,13 +119,14 @@ def _words(data: dict[str, Any]) -> list[str]:
         return ["NOT PRIVATE: this run makes no claim, because " + "; ".join(data["why_not_private"]) + "."]
     relation = {"add-remove": "added or removed", "zero-out": "emptied, the number of rows being public"}
     replaced = data["epsilon_replace_one"]
-    lines = [
-        f"ε = {data['epsilon']:.4g}, δ = {data['delta']:g}, when one {data['unit']} is {relation[data['relation']]}.",
+    return [
+        f"ε = {data['epsilon']:.4g}, δ = {data['delta']:g}, "
+        f"when one {data['unit']} is {relation[data['relation']]}.",
         f"If one {data['unit']} is replaced by another instead, ε = {replaced:.4g}."
         if replaced is not None
         else "The figure for replacing a unit is not supported by the accountant here.",
-        f"Sampling: {data['sampler']['kind']}, rate {data['sampler']['rate']:.6g} of {data['population']:,} declared; "
-        f"every sum divided by {data['divisor']:g}, a public constant.",
+        f"Sampling: {data['sampler']['kind']}, rate {data['sampler']['rate']:.6g} "
+        f"of {data['population']:,} declared; every sum divided by {data['divisor']:g}, a public constant.",
         f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
         f"Noise: tier {data['randomness']}.",
@@ -119,4 +134,3 @@ def _words(data: dict[str, Any]) -> list[str]:
         *[f"  - {item}" for item in data["not_covered"]],
         f"Assumption: {data['trust']}",
     ]
-    return lines

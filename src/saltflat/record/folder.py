@@ -112,4 +112,4 @@ class RunFolder:
     def read_certificate(self) -> Certificate | None:
         """The certificate, if the run was finished."""
         data = self.read_json("certificate.json")
-        return None if data is None else Certificate(data)
+        return None if data is None else Certificate.from_dict(data)

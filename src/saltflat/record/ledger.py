@@ -48,7 +48,9 @@ class Ledger:
 
     def open_run(self, *, plan_hash: str, randomness: str, **facts: Any) -> None:
         """The first entry: which plan is about to be run, with what randomness."""
-        self._append({"kind": "run", "format": FORMAT, "plan_hash": plan_hash, "randomness": randomness, **facts})
+        self._append(
+            {"kind": "run", "format": FORMAT, "plan_hash": plan_hash, "randomness": randomness, **facts}
+        )
 
     def record_release(
         self, *, step: int, phase: int, queries: tuple[float, ...], sampling: dict[str, Any], clip_norm: float
@@ -116,18 +118,34 @@ class Ledger:
         """Read a ledger and check its chain."""
         entries: list[dict[str, Any]] = []
         previous = GENESIS
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise LedgerError(f"{path.name}: this is not text ({error}).") from error
+        for number, line in enumerate(lines):
             try:
                 entry = json.loads(line)
                 sound = entry["hash"] == entry_hash(entry) and entry["previous"] == previous
-            except (json.JSONDecodeError, TypeError, KeyError) as error:
+                version = entry.get("format", FORMAT)
+            except (json.JSONDecodeError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise LedgerError(f"{path.name}: entry {number} cannot be read ({error}).") from error
-            if not sound or entry["entry"] != number:
-                raise LedgerError(f"{path.name}: the chain is broken at entry {number}: it was changed or cut.")
+            if isinstance(version, int) and version > FORMAT:
+                raise LedgerError(
+                    f"{path.name} has format {version}; this saltflat reads formats up to {FORMAT}. Update saltflat."
+                )
+            if not sound or entry.get("entry") != number:
+                raise LedgerError(
+                    f"{path.name}: the chain is broken at entry {number}: it was changed or cut."
+                )
             entries.append(entry)
             previous = entry["hash"]
         return Ledger(path, entries)
 
 
 def _alike(a: SampledGaussian, b: SampledGaussian) -> bool:
-    return (a.noise_multiplier, a.rate, a.population, a.cap) == (b.noise_multiplier, b.rate, b.population, b.cap)
+    return (a.noise_multiplier, a.rate, a.population, a.cap) == (
+        b.noise_multiplier,
+        b.rate,
+        b.population,
+        b.cap,
+    )

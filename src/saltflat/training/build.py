@@ -62,7 +62,9 @@ class Mechanism:
             clip_norm=clip_norm,
         )
 
-    def release(self, total: Mapping[str, Tensor], noise_multiplier: float, clip_norm: float) -> dict[str, Tensor]:
+    def release(
+        self, total: Mapping[str, Tensor], noise_multiplier: float, clip_norm: float
+    ) -> dict[str, Tensor]:
         """``(total + N(0, (σC)²)) / expected batch size``."""
         deviation = noise_multiplier * clip_norm if noise_multiplier else 0.0
         return noised(total, deviation, self.plan.sampling.batch_size, self.randomness.noise)

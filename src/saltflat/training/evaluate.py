@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.source import Source, as_source, map_tensors
+from saltflat.data.source import Source, as_source, map_tensors, tensors_in
 from saltflat.engine.clipped_sum import call_model
 from saltflat.training.losses import default_loss
 
@@ -19,15 +19,18 @@ BATCH = 512
 @torch.no_grad()
 def predict(model: nn.Module, inputs: Any, device: torch.device | None = None) -> Tensor:
     """The model's outputs in evaluation mode, in batches."""
-    rows = len(next(iter(inputs.values()))) if isinstance(inputs, dict) else len(
-        inputs[0] if isinstance(inputs, tuple) else inputs
-    )  # fmt: skip
+    tensors = map_tensors(torch.as_tensor, inputs)
+    outputs = []
     with evaluating(model):
-        outputs = [
-            call_model(model, map_tensors(lambda t: torch.as_tensor(t[i : i + BATCH]).to(device), inputs)).cpu()
-            for i in range(0, rows, BATCH)
-        ]
+        for some in torch.arange(len(tensors_in(tensors)[0])).split(BATCH):
+            batch = take(tensors, some, device)
+            outputs.append(call_model(model, batch).cpu())
     return torch.cat(outputs)
+
+
+def take(tensors: Any, rows: Tensor, device: torch.device | None) -> Any:
+    """Some rows of inputs of any form, on the device."""
+    return map_tensors(lambda t: t[rows].to(device), tensors)
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ from saltflat.accounting import COARSE, epsilon
 from saltflat.data.people import People
 from saltflat.data.source import Examples, Source, as_source
 from saltflat.engine.clipped_sum import LossFunction, clipped_sum
-from saltflat.errors import InputError, PrivacyWarning, SaltflatError
+from saltflat.errors import InputError, PrivacyWarning, SaltflatError, check_count
+from saltflat.mechanism.sampling import check_rows
 from saltflat.methods.multiplicity import views_of
 from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import Plan
 from saltflat.record.certificate import certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
-from saltflat.training.build import build_mechanism
+from saltflat.training.build import build_mechanism, trainable
 from saltflat.training.evaluate import evaluate as measure
 from saltflat.training.evaluate import with_weights
 from saltflat.training.losses import check_targets, default_loss
@@ -54,12 +56,12 @@ def fit(
 ) -> Run:
     """Train ``model`` on private ``data`` as ``plan`` says.
 
-    ``data`` is a pair of tensors or arrays, a map-style Dataset or a plain DataLoader. ``evaluate`` is public or
-    test data; its accuracy is shown after each epoch and is not covered by ε. ``optimizer`` is a factory such
-    as ``lambda parameters: torch.optim.Adam(parameters)``. ``schedule`` maps the fraction of the plan that is
-    done to a factor on the learning rate. ``groups`` gives each row the id of the person it belongs to, for plans
-    whose unit is a person. ``public`` is data that an automatic switch may look at. ``out`` names the run folder. ``seed`` makes a repeatable test run,
-    which is **not private**.
+    ``data`` is a pair of tensors or arrays, a map-style Dataset or a plain DataLoader. ``evaluate`` is public
+    or test data; its accuracy is shown after each epoch and is not covered by ε. ``optimizer`` is a factory
+    such as ``lambda parameters: torch.optim.Adam(parameters)``. ``schedule`` maps the fraction of the plan
+    that is done to a factor on the learning rate. ``groups`` gives each row the id of the person it belongs
+    to, for plans whose unit is a person. ``public`` is data that an automatic switch may look at. ``out``
+    names the run folder. ``seed`` makes a repeatable test run, which is **not private**.
 
     Guarantees: the plan's ε and δ for every unit of ``data``, provided that nothing but what this function
     returns leaves. All checks come before the first release.
@@ -72,12 +74,14 @@ def fit(
     (8.0, 1)
     """
     started = time.perf_counter()
+    if evaluate is not None:
+        as_source(evaluate)  # refuses what cannot be evaluated before anything is spent
     loop, folder, ledger, rules = _prepared(
         model, data, plan, loss_fn, optimizer, schedule, groups, public, out, device, seed, micro_batch
     )
     history: list[dict[str, Any]] = []
     every = plan.steps_per_epoch
-    with Progress(plan, shown=progress) as bar:
+    with closing(ledger), Progress(plan, shown=progress) as bar:
         for step in loop:
             for callback in callbacks:
                 callback(step)
@@ -103,7 +107,6 @@ def fit(
     )
     if folder is not None:
         folder.write_json("certificate.json", certificate.data)
-    ledger.close()
     return Run(plan, model, certificate, history, average, rules, folder.path if folder else None, seconds)
 
 
@@ -162,10 +165,16 @@ def _prepared(
     if not isinstance(plan, Plan):
         raise InputError("plan", plan, "a Plan", cure="Make one with sf.plans.dp_sgd(...).")
     if not plan.is_solved:
-        raise InputError("plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget).")
+        raise InputError(
+            "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
+        )
     source = as_source(data)
-    where = torch.device(device) if device is not None else next(model.parameters()).device
-    model.to(where).train()
+    where = _placed(model, device)
+    check_rows(plan.sampling, len(source))
+    if micro_batch is not None:
+        check_count("micro_batch", micro_batch)
+    if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**62):
+        raise InputError("seed", seed, "a whole number 0 <= seed < 2**62, or none for a private run")
     _check_provenance(data, public)
     source = _by_person(source, groups, plan)
     loss = _checked_loss(source, loss_fn, getattr(data, "num_classes", None))
@@ -176,7 +185,8 @@ def _prepared(
     if len(source) != plan.sampling.population:
         warnings.warn(
             f"The data has {len(source)} rows and the plan declares population={plan.sampling.population}. "
-            "Rate, divisor and steps stay as declared; the guarantee holds. This is said here and stored nowhere.",
+            "Rate, divisor and steps stay as declared; the guarantee holds. "
+            "This is said here and stored nowhere.",
             PrivacyWarning,
             stacklevel=3,
         )
@@ -191,6 +201,20 @@ def _prepared(
     return loop, folder, ledger, rules
 
 
+def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Move the model to the device and set it to train; a model without weights is refused."""
+    if not isinstance(model, nn.Module) or not trainable(model):
+        raise InputError("model", model, "a torch.nn.Module with parameters that require gradients")
+    try:
+        where = torch.device(device) if device is not None else next(model.parameters()).device
+        model.to(where).train()
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            "device", str(device), "a device that torch has here, such as 'cpu'", problem=f"failed: {error}"
+        ) from error
+    return where
+
+
 def _check_provenance(data: Any, public: Any) -> None:
     if isinstance(data, Examples) and data.provenance != "private":
         warnings.warn(
@@ -198,10 +222,13 @@ def _check_provenance(data: Any, public: Any) -> None:
             PrivacyWarning,
             stacklevel=4,
         )
+    if public is not None:
+        as_source(public)
     if isinstance(public, Examples) and public.provenance == "private":
         raise InputError(
             "public", "private data", "data whose provenance is public or synthetic",
-            problem="is given where public data is needed", cure="Declare it when loading: provenance='public'.",
+            problem="is given where public data is needed",
+            cure="Declare it when loading: provenance='public'.",
         )  # fmt: skip
 
 
@@ -211,7 +238,8 @@ def _by_person(source: Source, groups: Any, plan: Plan) -> Source:
     if plan.budget.unit == "person":
         if ids is None:
             raise InputError(
-                "groups", None, "an id for each row, because the plan protects a person", problem="is missing",
+                "groups", None, "an id for each row, because the plan protects a person",
+                problem="is missing",
                 cure="Pass fit(groups=ids), or make a plan with unit='example'.",
             )  # fmt: skip
         return People(source, ids)

@@ -13,16 +13,22 @@ from saltflat.errors import InputError
 
 
 def cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
-    """Cross-entropy per example. A label outside the classes contributes zero: a private step never raises."""
+    """Cross-entropy per example. A label outside the classes adds nothing: a private step never raises."""
     classes = outputs.shape[1]
     valid = (targets >= 0) & (targets < classes)
-    losses = F.cross_entropy(outputs, torch.where(valid, targets, 0), reduction="none")
+    losses = F.cross_entropy(outputs, torch.where(valid, targets, 0).long(), reduction="none")
     losses = losses * valid
     return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
 
 def squared_error(outputs: Any, targets: Tensor) -> Tensor:
     """Half the squared error per example, averaged over the outputs."""
+    if outputs.numel() != targets.numel():
+        raise InputError(
+            "targets", str(tuple(targets.shape)), f"as many numbers as the model's outputs {tuple(outputs.shape)}",
+            problem="is the shape of real-valued targets",
+            cure="Class labels must be whole numbers (targets.long()); other losses go to fit(loss_fn=).",
+        )  # fmt: skip
     difference = outputs.reshape(len(targets), -1) - targets.reshape(len(targets), -1)
     return 0.5 * difference.square().mean(1)
 
@@ -50,7 +56,8 @@ def check_targets(targets: Tensor, classes: int | None, loss_fn: LossFunction | 
         )  # fmt: skip
     if classes is not None and len(targets) and not bool(((targets >= 0) & (targets < classes)).all()):
         raise InputError(
-            "targets", f"labels outside 0 … {classes - 1}", f"labels from 0 to {classes - 1} for classes={classes}",
+            "targets", f"labels outside 0 … {classes - 1}",
+            f"labels from 0 to {classes - 1} for classes={classes}",
             problem="are in the data",
             cure="Declare the right number of classes, or number the labels from zero.",
         )  # fmt: skip

@@ -50,7 +50,9 @@ class Run:
     def predict(self, inputs: Any, *, average: bool = False) -> Tensor:
         """The most likely class of each input (or the output itself, with a single output)."""
         if average and self.average is None:
-            raise InputError("average", True, "a plan with averaging", problem="is asked for, but nothing was averaged")
+            raise InputError(
+                "average", True, "a plan with averaging", problem="is asked for, but nothing was averaged"
+            )
         device = next(self.model.parameters()).device
         with with_weights(self.model, self.average if average else None):
             outputs = predict(self.model, inputs, device)

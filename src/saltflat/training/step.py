@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from saltflat.data.people import Rows, units_of
 from saltflat.data.source import Source, map_tensors
 from saltflat.engine.clipped_sum import LossFunction, clipped_sum
+from saltflat.errors import InputError
 from saltflat.methods import optimizers
 from saltflat.methods.ascent import AscentState, displaced, scaled_to
 from saltflat.methods.averaging import AverageState
-from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.methods.multiplicity import gaussian_displacements, views_of
-from saltflat.errors import InputError
+from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import FreshQuery, Phase, Plan, PreviousRelease
 from saltflat.training.build import ClipNorms, Mechanism, clipping_function, trainable
 from saltflat.training.evaluate import evaluate
@@ -61,12 +61,11 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.weights = trainable(self.model)
+        self.dtype = next(iter(self.weights.values())).dtype
         self.average = AverageState(self.plan.averaging, self.plan.steps)
         self.clip = clipping_function(self.plan.clipping)
         self.clip_norms = ClipNorms(self.plan.clipping)
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
-        if (weights := self.plan.multiplicity.deviation) and self.plan.multiplicity.views == 1:
-            raise InputError("views", 1, "views > 1", problem=f"is too few for deviation={weights:g}")
 
     def __iter__(self) -> Iterator[Step]:
         before: Phase | None = None
@@ -93,8 +92,8 @@ class Loop:
         release = self.mechanism.release(total, phase.sigma, clip_norm)
         self.clip_norms.observe(self.mechanism.release_count(short))
         sharpness = self.public_sharpness(phase, direction)
-        self.descend(release, number, phase, clip_norm)
         self.ascent.observe(phase.ascent, release, direction, sharpness)
+        self.descend(release, number, phase, clip_norm)  # last: some optimizers change gradients in place
         self.average.observe(number, self.weights)
 
     def sum_of_clipped(self, batch: Tensor, clip_norm: float) -> tuple[dict[str, Tensor], float]:
@@ -108,11 +107,13 @@ class Loop:
         short = 0.0
         for indices in batch.split(ROWS_AT_ONCE) if len(batch) else ():
             rows = fetch(self.source, indices, self.device)
-            inputs, targets, weights, each = rows.inputs, rows.targets, rows.weights, rows.each
+            inputs, targets, each = rows.inputs, rows.targets, rows.each
+            weights = None if rows.weights is None else rows.weights.to(self.dtype)
             if multiplicity.views > 1 or multiplicity.augmentations:
                 views = multiplicity.views
-                inputs, targets = views_of(inputs, multiplicity), targets.repeat_interleave(views)
-                weights = targets.new_ones(len(targets) // views, dtype=torch.float32) if weights is None else weights
+                inputs, targets = views_of(inputs, multiplicity), targets.repeat_interleave(views, dim=0)
+                if weights is None:
+                    weights = torch.ones(len(targets) // views, dtype=self.dtype, device=self.device)
                 weights, each = (weights / views).repeat_interleave(views), each * views
             part = clipped_sum(
                 self.model, self.loss_fn, inputs, targets, clip_norm,
@@ -173,4 +174,7 @@ def build_optimizer(plan: Plan, model: nn.Module, factory: OptimizerFactory | No
             "optimizer", factory, "a factory such as lambda parameters: torch.optim.SGD(parameters, lr=1.0)",
             problem="is not a factory",
         )  # fmt: skip
-    return factory(parameters)
+    built = factory(parameters)
+    if not isinstance(built, torch.optim.Optimizer):
+        raise InputError("optimizer", built, "a factory that returns a torch optimizer")
+    return built

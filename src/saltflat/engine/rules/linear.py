@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine.lifting import lift
-from saltflat.engine.tape import Slot, Tape, as_sequence, bias_use, linear_use, rule
+from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, bias_use, linear_use, rule
 from saltflat.engine.uses import DirectUse, OuterUse
 
 
@@ -82,15 +82,9 @@ class _MatMul(torch.autograd.Function):
 
 
 @rule(
-    torch.matmul,
-    Tensor.matmul,
-    Tensor.__matmul__,
-    Tensor.__rmatmul__,
-    torch.mm,
-    Tensor.mm,
-    torch.mv,
+    torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, Tensor.mm, torch.mv,
     Tensor.mv,
-)
+)  # fmt: skip
 def _matmul_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if len(args) != 2 or kwargs:
         return NotImplemented
@@ -143,47 +137,34 @@ def _einsum_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     labels, arrow, result = str(equation).replace(" ", "").partition("->")
     terms = labels.split(",")
     rows = [tape.holds_rows(t) for t in operands]
-    firsts = {term[:1] for term, holds in zip(terms, rows) if holds}
-    if (
-        not arrow
-        or "." in equation
-        or kwargs
-        or len(firsts) != 1
-        or not result.startswith(batch := firsts.pop())
-    ):
-        return NotImplemented
-    if any(batch in term for term, holds in zip(terms, rows) if not holds):
-        return NotImplemented
-    for t, holds in zip(operands, rows):
-        if holds:
-            tape.require_rows(t.unsqueeze(-1))
-    if len(operands) == 2 and _is_linear(*(terms if rows[0] else terms[::-1]), result):
-        x, weight = operands if rows[0] else operands[::-1]
-        return _linear_einsum(tape, x, weight, *(terms if rows[0] else terms[::-1]), result)
+    batch, plain = result[:1], arrow and result and "." not in labels and not kwargs
+    if not plain or any(holds != (batch in term) or term.find(batch) > 0 for term, holds in zip(terms, rows)):
+        return NotImplemented  # the batch must come first wherever there are rows, and nowhere else
     count = operands[rows.index(True)].shape[0]
+    if not tape.splits(count):
+        raise OffTapeError
+    if len(operands) == 2:
+        at = rows.index(True)
+        slot = tape.slot_of(operands[1 - at])
+        if slot is not None and _is_linear(terms[at], terms[1 - at], result):
+            return _linear_einsum(tape, operands[at], slot, terms[at], terms[1 - at], result)
     for i, t in enumerate(operands):
         if (slot := tape.slot_of(t)) is not None:
             operands[i], terms[i] = lift(tape, slot, t.dim() + 1, count), batch + terms[i]
     return torch.einsum(f"{','.join(terms)}->{result}", *operands)
 
 
-def _is_linear(x: str, weight: str, result: str) -> bool:
-    """One label of x is summed against a matrix, its other label takes the place: ``btd,dk->btk``."""
+def _is_linear(x: str, matrix: str, result: str) -> bool:
+    """Whether one label of x is summed against a matrix whose other label replaces it: ``btd,dk->btk``."""
     summed, new = set(x) - set(result), set(result) - set(x)
-    return (
-        len(weight) == 2
-        and set(weight) == summed | new
-        and len(summed) == len(new) == 1
-        and len(set(x)) == len(x)
-    )
+    once = len(set(x)) == len(x) and len(matrix) == 2
+    return once and len(summed) == len(new) == 1 and set(matrix) == summed | new
 
 
-def _linear_einsum(tape: Tape, x: Tensor, weight: Tensor, terms: str, matrix: str, result: str) -> Tensor:
+def _linear_einsum(tape: Tape, x: Tensor, slot: Slot, terms: str, matrix: str, result: str) -> Any:
     (summed,) = set(terms) - set(result)
     others = terms.replace(summed, "")
     last = x.permute([terms.index(label) for label in others + summed])
-    slot = tape.slot_of(weight)
-    assert slot is not None
-    out = linear(tape, last, weight, None) if matrix[1] == summed else product(tape, last, slot)
+    out = linear(tape, last, slot.tensor, None) if matrix[1] == summed else product(tape, last, slot)
     order = others + matrix.replace(summed, "")
     return out.permute([order.index(label) for label in result])

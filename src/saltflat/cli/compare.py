@@ -1,0 +1,221 @@
+"""``saltflat compare``: several methods side by side, several seeds each."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import click
+
+from saltflat.cli.run_options import data_options, merge_run_file, plan_options, stem_of
+from saltflat.errors import InputError
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat compare --data digits --methods dp-sgd,dp-sat,sai,dp-sat+swa --epsilon 2 --seeds 3
+  saltflat compare --data cifar10 --model cnn-selu --methods dp-sgd,sai --epsilon 1 --epochs 10 --out runs/c
+
+A comparison that was cut off goes on where it stopped when the same command is given again.
+"""
+)
+@click.argument("run_file", required=False, type=click.Path(exists=True, dir_okay=False))
+@data_options
+@click.option(
+    "--methods",
+    default="dp-sgd,dp-sat,sai,dp-sgd+swa",
+    show_default=True,
+    help="Methods, separated by commas.",
+)
+@click.option(
+    "--seeds", default=3, show_default=True, type=click.IntRange(1), help="Initial weights for each method."
+)
+@plan_options
+@click.option(
+    "--out", type=click.Path(file_okay=False), help="The folder of all runs.  [default: runs/compare-DATA]"
+)
+@click.option("--device", help="cpu, cuda, ...")
+@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
+@click.option("--quiet", is_flag=True, help="Only the result.")
+@click.pass_context
+def command(ctx: click.Context, /, **params: Any) -> None:
+    """Train several methods at one budget, and say which is better, with deviations.
+
+    Each accuracy is that of the last iterate (or of the average, where the method averages), never of the
+    best epoch. All runs are private on their own; showing several of them costs their sum.
+    """
+    options = merge_run_file(ctx, params.pop("run_file"), params)
+    methods = [name.strip() for name in options["methods"].split(",") if name.strip()]
+    if not methods:
+        raise InputError("methods", options["methods"], "at least one method")
+    folder = Path(options["out"] or f"runs/compare-{stem_of(options['data'])}")
+    quiet = options["quiet"] or options["as_json"]
+    results = _all_runs(options, methods, folder, quiet)
+    table = summarise(results)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "comparison.json").write_text(json.dumps({"methods": table}, indent=2) + "\n", encoding="utf-8")
+    picture = _plot(results, folder / "comparison.png")
+    if options["as_json"]:
+        click.echo(json.dumps({"methods": table, "out": str(folder), "plot": picture}))
+        return
+    click.echo(_shown(table))
+    click.echo(f"runs in {folder}" + (f"; picture {picture}" if picture else ""))
+
+
+def _all_runs(
+    options: dict[str, Any], methods: list[str], folder: Path, quiet: bool
+) -> dict[str, list[dict[str, Any]]]:
+    import torch
+
+    from saltflat.cli.training_run import load_data, model_for, plan_for, summary_of, train_once
+    from saltflat.training.run import Run
+
+    data = load_data(options)
+    results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
+    plans = {
+        method: plan_for(data, options | {"method": method, "model": model_for(data, options["model"])[1]})
+        for method in methods
+    }
+    for seed in range(
+        options["seeds"]
+    ):  # all methods of one seed first, so that a cut-off leaves whole rounds
+        for method in methods:
+            place = folder / f"{method}-seed{seed}"
+            run = _finished(place, plans[method].to_dict())
+            if run is None:
+                torch.manual_seed(seed)  # the initial weights only; noise is drawn afresh
+                if not quiet:
+                    click.echo(f"{method}, seed {seed}", err=True)
+                run, _ = train_once(
+                    options | {"method": method, "seed": None},
+                    out=str(place),
+                    data=data,
+                    progress=False if quiet else None,
+                )
+            assert isinstance(run, Run)
+            results[method].append(summary_of(run, data, options["model"] or "") | {"history": run.history})
+    return results
+
+
+def _finished(place: Path, plan: dict[str, Any]) -> Any:
+    """The run in a folder, if it is the same plan and was finished; one that was cut off is moved aside."""
+    from saltflat.training.run import Run
+
+    if not (place / "plan.json").exists():
+        return None
+    known = json.loads((place / "plan.json").read_text(encoding="utf-8"))
+    if known != plan:
+        raise InputError(
+            "out", str(place), "a folder without runs of another plan", problem="holds a run of another plan",
+            cure="Choose another --out for these settings.",
+        )  # fmt: skip
+    if (place / "certificate.json").exists():
+        return Run.load(place)
+    number = 1
+    while (aside := place.with_name(f"{place.name}.cut-off-{number}")).exists():
+        number += 1
+    place.rename(aside)  # its ledger stays: what it spent was spent
+    return None
+
+
+def final_accuracy(summary: dict[str, Any]) -> float:
+    """The averaged weights' accuracy where the method averages, else the last iterate's."""
+    averaged = summary["average_accuracy"]
+    value = averaged if averaged is not None else summary["accuracy"]
+    return float("nan") if value is None else float(value)
+
+
+def summarise(results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """One row a method: mean, deviation, error reduction against the first, and how steady the end was."""
+    rows: list[dict[str, Any]] = []
+    for method, runs in results.items():
+        values = [final_accuracy(run) for run in runs]
+        mean = statistics.fmean(values)
+        key = "average_accuracy" if runs[0]["average_accuracy"] is not None else "accuracy"
+        tails = [[row[key] for row in run["history"][-5:] if row.get(key) is not None] for run in runs]
+        steady = [statistics.pvariance(tail) for tail in tails if len(tail) > 1]
+        first = rows[0]["accuracy"] if rows else mean
+        rows.append(
+            {
+                "method": method,
+                "accuracy": mean,
+                "deviation": statistics.stdev(values) if len(values) > 1 else None,
+                "error_reduction": (mean - first) / (1 - first) if first < 1 else 0.0,
+                "last_iterates_variance": statistics.fmean(steady) if steady else None,
+                "runs": values,
+                "epsilon": runs[0]["epsilon"],
+                "steps": runs[0]["steps"],
+                "seconds": statistics.fmean(run["seconds"] for run in runs),
+            }
+        )
+    return rows
+
+
+def _shown(table: list[dict[str, Any]]) -> str:
+    from saltflat.plan.table import aligned
+
+    lines = [["method", "accuracy", "error reduction", "variance, last epochs", "ε", "steps", "seconds"]]
+    for row in table:
+        deviation = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.2f}"
+        variance = (
+            "–"
+            if row["last_iterates_variance"] is None
+            else f"{1e4 * row['last_iterates_variance']:.3g} points²"
+        )
+        epsilon = row["epsilon"] if isinstance(row["epsilon"], str) else f"{row['epsilon']:.3g}"
+        lines.append(
+            [
+                row["method"], f"{100 * row['accuracy']:.2f}{deviation} %", f"{100 * row['error_reduction']:+.1f} %",
+                variance, epsilon, str(row["steps"]), f"{row['seconds']:.0f}",
+            ]
+        )  # fmt: skip
+    return "\n".join(aligned(lines))
+
+
+def _plot(results: dict[str, list[dict[str, Any]]], path: Path) -> str | None:
+    """Accuracy against ε spent, one line a method, a band for the seeds."""
+    try:
+        import matplotlib
+
+        matplotlib.use("agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        click.echo("no picture: pip install 'saltflat[plot]' draws accuracy against ε spent", err=True)
+        return None
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    private = True
+    for method, runs in results.items():
+        rows = [[row for row in run["history"] if row.get("accuracy") is not None] for run in runs]
+        length = min(map(len, rows))
+        if not length:
+            continue
+        spent = [row["epsilon_so_far"] for row in rows[0][:length]]
+        if any(isinstance(value, str) for value in spent):
+            private = False
+            spent = [row["epoch"] for row in rows[0][:length]]
+        # the average, as soon as there is one
+        best = [[100 * row.get("average_accuracy", row["accuracy"]) for row in run[:length]] for run in rows]
+        columns = list(zip(*best))
+        means = [statistics.fmean(column) for column in columns]
+        (line,) = axes.plot(spent, means, marker=".", label=method)
+        if len(runs) > 1:
+            axes.fill_between(
+                spent,
+                [min(c) for c in columns],
+                [max(c) for c in columns],
+                alpha=0.15,
+                color=line.get_color(),
+            )
+    axes.set(
+        xlabel="ε so far" if private else "ε so far (epochs where there is no noise)",
+        ylabel="test accuracy, %",
+    )
+    axes.set_title("Accuracy against the budget spent (band: all seeds)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return str(path)

@@ -1,0 +1,464 @@
+"""What the probe refuses, what it lets through, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from engine_helpers import Fn, assert_matches, distance, explicit, length, smooth_loss, targets_for, weight
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import checkpoint
+
+from saltflat.engine import clipped_sum
+from saltflat.errors import InputError, RefusedError
+
+X = torch.randn(7, 5, 8, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.randn(7, 4, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+def run(model: nn.Module, inputs: Any = X, loss_fn: Any = smooth_loss, **options: Any) -> Any:
+    return clipped_sum(model, loss_fn, inputs, targets_for(7, torch.float32), 1.0, **options)
+
+
+# --- refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False).eval(), nn.SyncBatchNorm(4)]
+)
+def test_batch_norm_is_refused_by_name_with_the_cure(layer: nn.Module) -> None:
+    """Fails when the name is not looked at (tried)."""
+    with pytest.raises(RefusedError, match=r"BatchNorm\w* \(1\).*(?s:.*)make_private_friendly"):
+        run(nn.Sequential(nn.Conv2d(4, 4, 3), layer), IMAGES)
+
+
+def test_batch_norm_set_to_train_between_two_calls_is_refused() -> None:
+    """Fails when a model is remembered by its own training mode alone (tried)."""
+    model = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4).eval())
+    run(model, IMAGES)
+    model[1].train()
+    with pytest.raises(RefusedError, match="BatchNorm2d"):
+        run(model, IMAGES)
+
+
+MIXING = {
+    "centred over the batch": lambda self, x: self.layer(x - x.mean(0)),
+    "scaled by the largest": lambda self, x: self.layer(x / x.abs().amax(0, keepdim=True)),
+    "attention over the batch": lambda self, x: self.layer((x[:, 0] @ x[:, 0].T).softmax(1) @ x[:, 0]),
+    "the neighbour's features": lambda self, x: self.layer(x + 0.1 * x.roll(1, 0)),
+    "centred after the layer": lambda self, x: (lambda y: y - y.mean(0))(self.layer(x)),
+    "hidden from NaN": lambda self, x: self.layer(x - x.nan_to_num().mean(0)),
+    "a function of the batch": lambda self, x: F.batch_norm(
+        self.layer(x).transpose(1, 2), None, None, training=True
+    ),
+    "in the order of the data": lambda self, x: self.layer(x[x[:, 0, 0].argsort()]),
+    "reversed": lambda self, x: self.layer(x.flip(0)),
+}
+
+
+@pytest.mark.parametrize("how", MIXING)
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_a_model_that_mixes_examples_is_refused(how: str, rows: int) -> None:
+    """Even if the first batch has one row. Fails without the poisoned row, and without unlike copies (tried)."""
+    torch.manual_seed(0)
+    model = Fn(MIXING[how], layer=nn.Linear(8, 3))
+    with pytest.raises(RefusedError, match=r"examples mix|depends on the rest"):
+        clipped_sum(model, smooth_loss, X[:rows], targets_for(rows, torch.float32), 1.0)
+
+
+def test_a_model_that_mixes_tokens_across_examples_is_refused() -> None:
+    """Whole numbers cannot be NaN. Fails when they are not changed (tried)."""
+    model = Fn(lambda self, t: self.embed(t) - self.embed(t).mean(0), embed=nn.Embedding(10, 4))
+    for rows in (1, 4):
+        with pytest.raises(RefusedError, match=r"examples mix|depends on the rest"):
+            clipped_sum(
+                model, smooth_loss, torch.randint(0, 10, (rows, 1)), targets_for(rows, torch.float32), 1.0
+            )
+
+
+def test_a_loss_that_mixes_examples_is_refused() -> None:
+    """Also if the same model was seen with another loss. Fails when losses are not told apart (tried)."""
+    model = nn.Linear(8, 3)
+    run(model)
+    with pytest.raises(RefusedError, match="depends on the rest"):
+        run(model, loss_fn=lambda o, t: smooth_loss(o, t) * smooth_loss(o, t).detach().mean())
+
+
+@pytest.mark.parametrize("steps", [3, 4, 5, 6])
+def test_a_batch_in_another_dimension_is_refused(steps: int) -> None:
+    """Whatever the length of the other one. Fails without the look at the second dimension (tried)."""
+    model = Fn(lambda self, x: self.layer(x.transpose(0, 1)).transpose(0, 1), layer=nn.Linear(8, 3))
+    with pytest.raises(RefusedError, match="first dimension"):
+        run(model, torch.randn(7, steps, 8))
+
+
+def test_a_recurrent_layer_fed_the_wrong_way_is_refused() -> None:
+    """Fails without the poisoned row (tried)."""
+    with pytest.raises(RefusedError, match="batch_first=True"):
+        run(nn.LSTM(8, 4))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.InstanceNorm2d(4, track_running_stats=True),
+        nn.InstanceNorm2d(4, affine=True, track_running_stats=True),
+    ],
+)
+def test_statistics_kept_by_instance_norm_are_refused(layer: nn.Module) -> None:
+    """Fails when the name is not looked at: the buffer would be found, without the cure (tried)."""
+    with pytest.raises(RefusedError, match="track_running_stats"):
+        run(nn.Sequential(nn.Conv2d(4, 4, 3), layer), IMAGES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.long])
+def test_a_buffer_that_follows_the_data_is_refused(dtype: torch.dtype) -> None:
+    """Fails when buffers are not compared, or only those with fractions (tried)."""
+
+    def count(self: Any, x: Tensor) -> Tensor:
+        self.seen += (x > 0).sum().to(dtype)
+        return self.layer(x)
+
+    with pytest.raises(RefusedError, match="buffer seen"):
+        run(Fn(count, layer=nn.Linear(8, 3), seen=torch.zeros((), dtype=dtype)))
+
+
+def test_a_counter_of_steps_is_not_refused() -> None:
+    """Fails when any change of a buffer is refused (tried)."""
+
+    def count(self: Any, x: Tensor) -> Tensor:
+        self.steps += 1
+        return self.layer(x)
+
+    model = Fn(count, layer=nn.Linear(8, 3), steps=torch.zeros((), dtype=torch.long))
+    run(model, micro_batch=7)
+    assert int(model.steps) == 1  # the probe's own passes are taken back
+
+
+@pytest.mark.parametrize("loss_fn", [lambda o, t: o.mean(), lambda o, t: o * t[:, None], lambda o, t: 3.0])
+def test_a_loss_that_is_not_one_number_an_example_is_refused_with_the_cure(loss_fn: Any) -> None:
+    """Fails when the shape is not checked: a scalar would be clipped as one example (tried)."""
+    model = Fn(lambda self, x: self.layer(x)[:, 0], layer=nn.Linear(8, 1))
+    with pytest.raises(InputError, match='reduction="none"'):
+        run(model, loss_fn=loss_fn)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"max_norm": 1.0}, "max_norm"), ({"scale_grad_by_freq": True}, "scale_grad_by_freq")],
+)
+@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
+def test_options_of_embeddings_that_look_across_the_batch_are_refused(
+    layer: Any, options: Any, message: str
+) -> None:
+    """Fails when the options are passed over (tried)."""
+    with pytest.raises(RefusedError, match=message):
+        run(layer(10, 4, **options), torch.randint(0, 10, (7, 5)))
+
+
+def test_layers_without_parameters_yet_are_refused() -> None:
+    """Fails when the probe runs them, which gives them the shape of private data (tried)."""
+    with pytest.raises(RefusedError, match="do not exist yet"):
+        run(nn.Sequential(nn.LazyLinear(3)))
+
+
+def test_short_floating_point_weights_are_refused() -> None:
+    """A norm in bfloat16 has three digits. Fails without the check (tried)."""
+    with pytest.raises(InputError, match=r"float32.*(?s:.*)autocast"):
+        run(nn.Linear(8, 3).to(torch.bfloat16), X.to(torch.bfloat16))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:None of the inputs have requires_grad:UserWarning"
+)  # of torch, without gradients
+def test_reentrant_checkpoints_are_refused_with_the_cure() -> None:
+    """Fails when torch's own error comes through (tried)."""
+    model = Fn(
+        lambda self, x: checkpoint(lambda z: self.b(torch.tanh(z)), self.a(x), use_reentrant=True),
+        a=nn.Linear(8, 8), b=nn.Linear(8, 3),
+    )  # fmt: skip
+    with pytest.raises(RefusedError, match="use_reentrant=False"):
+        run(model)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("clip_norm", 0.0), ("clip_norm", float("nan")), ("clip_norm", True), ("clip_norm", -1.0),
+        ("rows_per_unit", 2), ("rows_per_unit", 0), ("micro_batch", 0), ("micro_batch", 2.5),
+    ],
+)  # fmt: skip
+def test_a_bad_argument_is_named(argument: str, value: Any) -> None:
+    """Fails when an argument is not checked (tried)."""
+    arguments: dict[str, Any] = {"clip_norm": 1.0, argument: value}
+    with pytest.raises(InputError, match=argument):
+        clipped_sum(nn.Linear(8, 3), smooth_loss, X, targets_for(7, torch.float32), **arguments)
+
+
+def test_a_model_with_nothing_to_train_is_refused() -> None:
+    """Fails when an empty sum is returned (tried)."""
+    with pytest.raises(InputError, match="requires_grad"):
+        run(nn.Linear(8, 3).requires_grad_(False))
+
+
+# --- let through --------------------------------------------------------------------------------------
+
+
+def _autoencoder(self: Any, x: Tensor) -> Tensor:
+    z = self.encode(x)
+    return self.decode(z + torch.randn_like(z))
+
+
+def _recurrent(layer: type[nn.Module]) -> nn.Module:
+    return Fn(lambda self, x: self.l(x)[0], l=layer(8, 4, 2, dropout=0.5, batch_first=True))
+
+
+def _with_linear(function: Any, out: int = 3) -> nn.Module:
+    return Fn(function, layer=nn.Linear(8, out))
+
+
+RANDOM = {
+    "dropout": lambda: nn.Sequential(nn.Linear(8, 6), nn.Dropout(0.5), nn.Linear(6, 3)),
+    "dropout of channels": lambda: nn.Sequential(nn.Conv1d(5, 6, 3), nn.Dropout1d(0.5), nn.Linear(6, 3)),
+    "dropout in an LSTM": lambda: _recurrent(nn.LSTM),
+    "dropout in a GRU": lambda: _recurrent(nn.GRU),
+    "dropout in attention": lambda: Fn(
+        lambda self, x: self.l(x, x, x)[0], l=nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+    ),
+    "a transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3, batch_first=True),
+    "stochastic depth": lambda: _with_linear(
+        lambda self, x: x + self.layer(x) * torch.empty(len(x), 1, 1).bernoulli_(0.5), 8
+    ),
+    "a variational autoencoder": lambda: Fn(_autoencoder, encode=nn.Linear(8, 3), decode=nn.Linear(3, 8)),
+    "noise of its own": lambda: _with_linear(lambda self, x: self.layer(x + torch.rand(x.shape))),
+    "draws that nothing stops": lambda: _with_linear(
+        lambda self, x: self.layer(x * float(torch.randint(1, 999, ())))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_a_model_that_draws_at_random_is_accepted(name: str) -> None:
+    """And stays on the tape. Fails when the two passes of the probe see different draws (tried)."""
+    torch.manual_seed(0)
+    found = run(RANDOM[name]())
+    assert "example by example" not in found.rules.values()
+    assert length(found.grads) > 0
+
+
+def test_chance_does_not_hide_mixing() -> None:
+    """Fails when a model that draws is not compared at all (tried)."""
+    model = Fn(lambda self, x: self.layer(x.flip(0)) + 0.1 * torch.randn(len(x), 5, 3), layer=nn.Linear(8, 3))
+    with pytest.raises(RefusedError):
+        run(model)
+
+
+def test_a_model_that_does_not_take_a_batch_of_one() -> None:
+    """Fails when a last micro-batch, or a whole batch, of one row is passed as it is (tried)."""
+
+    def squeezed(self: Any, x: Tensor) -> Tensor:
+        out = self.head(torch.tanh(self.layer(x))).squeeze()
+        if out.dim() != 2:
+            raise ValueError("I had no batch of one in mind.")
+        return out
+
+    torch.manual_seed(0)
+    model = Fn(squeezed, layer=nn.Linear(8, 4), head=nn.Linear(4, 3)).double()
+    plain = Fn(lambda self, x: self.head(torch.tanh(self.layer(x))), layer=model.layer, head=model.head)
+    for rows in (1, 5, 6):
+        x, targets = X[:rows, 0].double(), targets_for(rows)
+        expected, norms = explicit(plain, smooth_loss, x, targets, 0.3)
+        for micro_batch in (None, 1, 5):
+            found = clipped_sum(model, smooth_loss, x, targets, 0.3, micro_batch=micro_batch)
+            assert distance(found.grads, expected) < 1e-10
+            torch.testing.assert_close(found.norms, norms)
+
+
+def test_outputs_may_hold_more_than_rows() -> None:
+    """A scalar beside the scores. Fails when every output must have a row an example (tried)."""
+
+    def net(self: Any, x: Tensor) -> dict[str, Tensor]:
+        return {"scores": self.layer(x), "scale": self.scale}
+
+    assert_matches(Fn(net, layer=nn.Linear(8, 3), scale=weight()), X)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 300.0])
+def test_rounding_alone_does_not_refuse_a_model(scale: float) -> None:
+    """Confident examples leave gradients that are all rounding; the probe then looks again in float64.
+
+    Fails without the second look (tried).
+    """
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 5))
+        with torch.no_grad():
+            model[4].weight.mul_(scale)
+        x = torch.randn(7, 8)
+        clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), x, model(x).argmax(1), 1.0)
+
+
+@pytest.mark.parametrize("held", [1e30, float("inf"), float("nan"), -1e30])
+def test_what_the_first_rows_hold_does_not_decide(held: float) -> None:
+    """The step never raises on data. Fails when the probe takes the rows as they are (tried)."""
+    torch.manual_seed(0)
+    x = X.clone()
+    x[:3] = held
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+    targets = targets_for(7, torch.float32)
+    targets[1] = held
+    clipped_sum(model, lambda o, t: o.flatten(1).square().sum(1) * t, x, targets, 1.0)
+
+
+def test_autocast_is_accepted() -> None:
+    """Weights meet rows in float32; the rest may be short. Fails without the cast of rows (tried)."""
+
+    def short(self: Any, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = torch.relu(self.a(x))
+            return self.c(torch.cat([h @ h.mT, self.b(h)], dim=2)).float()
+
+    torch.manual_seed(0)
+    model = Fn(short, a=nn.Linear(8, 8), b=nn.Linear(8, 3), c=nn.Linear(8, 2))
+    found = run(model)
+    assert set(found.rules.values()) == {"linear"}
+    plain = Fn(
+        lambda self, x: self.c(torch.cat([(h := torch.relu(self.a(x))) @ h.mT, self.b(h)], dim=2)),
+        a=model.a,
+        b=model.b,
+        c=model.c,
+    )
+    close = run(plain)
+    assert distance(found.grads, close.grads) < 0.05 * length(close.grads)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, at its import
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("part", ["whole", "inside"])
+def test_a_compiled_model_gives_the_same_sum(part: str) -> None:
+    """Names follow the wrapper's. Fails when compiled code runs: the tape sees nothing of it (tried)."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3))
+    compiled: nn.Module = copy.deepcopy(plain)
+    if part == "whole":
+        compiled = torch.compile(compiled, backend="eager")
+    else:
+        compiled[0] = torch.compile(compiled[0], backend="eager")
+    compiled(X)
+    found, expected = run(compiled), run(plain)
+    names = [name for name, _ in compiled.named_parameters()]
+    assert list(found.grads) == list(found.rules) == names
+    assert distance(dict(zip(expected.grads, found.grads.values())), expected.grads) < 1e-6
+    assert set(found.rules.values()) == {"linear"}
+
+
+def test_activations_in_place_and_views_of_convolutions() -> None:
+    """Fails when a convolution's output cannot be viewed, or keeps its own copy (tried)."""
+
+    def net(self: Any, x: Tensor) -> Tensor:
+        h = F.selu_(self.a(x))
+        h = F.silu(self.b(h), inplace=True).view(len(x), -1)
+        return self.c(h).add_(1.0).mul_(2.0)
+
+    torch.manual_seed(0)
+    model = Fn(net, a=nn.Conv2d(4, 6, 3), b=nn.Conv2d(6, 4, 3), c=nn.Linear(16, 3))
+    assert_matches(model, IMAGES)
+
+
+# --- losses that use the parameters -------------------------------------------------------------------
+
+
+def test_a_regulariser_is_a_part_of_every_example() -> None:
+    """Fails when what the loss does with a weight is not on the tape (tried)."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3).double()
+
+    def loss_fn(outputs: Any, targets: Tensor) -> Tensor:
+        return (
+            smooth_loss(outputs, targets) + 0.1 * model.weight.square().sum() + 0.1 * model.bias.sin().sum()
+        )
+
+    targets = targets_for(7)
+    expected, norms = explicit(model, loss_fn, X.double(), targets, 0.6)
+    found = clipped_sum(model, loss_fn, X.double(), targets, 0.6, micro_batch=3)
+    assert distance(found.grads, expected) < 1e-10
+    torch.testing.assert_close(found.norms, norms)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_learned_temperature_in_the_loss(inside: bool) -> None:
+    """Of the model, or of its own and then left alone. Fails when it is taken for rows (tried)."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3).double()
+    temperature = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+    if inside:
+        model.register_parameter("temperature", temperature)
+
+    def loss_fn(outputs: Any, targets: Tensor) -> Tensor:
+        return smooth_loss(outputs / temperature.exp(), targets)
+
+    expected, _ = explicit(model, loss_fn, X.double(), targets_for(7), 0.3)
+    found = clipped_sum(model, loss_fn, X.double(), targets_for(7), 0.3)
+    assert distance(found.grads, expected) < 1e-10
+    assert temperature.grad is None
+
+
+# --- no trace ---------------------------------------------------------------------------------------
+
+
+def test_nothing_is_touched() -> None:
+    """Generators, buffers, gradients, training modes, weights.
+
+    Fails when the probe draws from the caller's generator, or a gradient is accumulated (tried).
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4).eval(), nn.Dropout(0.5), nn.Flatten(),
+        spectral_norm(nn.Linear(64, 3)),
+    )  # fmt: skip
+    parameters = dict(model.named_parameters())
+    for p in parameters.values():
+        p.grad = torch.ones_like(p)
+    marks = [(p, p._version, p.grad, p.grad._version) for p in parameters.values()]
+    modes = [module.training for module in model.modules()]
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    weights = {name: p.detach().clone() for name, p in parameters.items()}
+    state = torch.get_rng_state()
+    from saltflat.engine.probe import examine
+
+    examine(model, smooth_loss, IMAGES, targets_for(7, torch.float32))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(b, buffers[name]) for name, b in model.named_buffers())
+    run(model, IMAGES)
+    assert all(p._version == v and p.grad is g and g._version == u for p, v, g, u in marks)
+    assert all(bool((p.grad == 1).all()) for p in parameters.values())
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(p, weights[name]) for name, p in parameters.items())
+
+
+def test_the_probe_draws_nothing_from_the_callers_generator() -> None:
+    """Dropout is the same with and without the probe. Fails when the generator is not put back (tried)."""
+    model = nn.Sequential(nn.Linear(8, 6), nn.Dropout(0.5), nn.Linear(6, 3))
+    torch.manual_seed(3)
+    checked = run(model, micro_batch=7)
+    torch.manual_seed(3)
+    unchecked = run(model, micro_batch=7, check=False)
+    assert distance(checked.grads, unchecked.grads) == 0
+
+
+def test_weights_come_back_from_float64_as_they_were() -> None:
+    """The same tensors, not equal ones. Fails when they are converted back (tried)."""
+    from saltflat.engine.probe import _in_float64
+
+    model = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4).eval())
+    places = [t.data_ptr() for t in (*model.parameters(), *model.buffers())]
+    with contextlib.suppress(KeyError), _in_float64(model):
+        assert model[0].weight.dtype == torch.float64
+        raise KeyError
+    assert [t.data_ptr() for t in (*model.parameters(), *model.buffers())] == places
+    assert model[0].weight.dtype == torch.float32
