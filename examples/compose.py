@@ -8,7 +8,7 @@ from saltflat.plan import AutomaticClipping, NoAveraging
 digits = sf.data.load("digits")
 
 plan = sf.plans.sai(
-    epsilon=3.0, delta=1e-4, population=1437, batch_size=256, epochs=10,
+    epsilon=3.0, delta=1e-4, population=1437, batch_size=256, epochs=6,
     switch=0.3, noise_ratio=1.5, rho=0.05,          # two phases, calibrated jointly
     optimizer="adam", learning_rate=0.01,           # any torch.optim, stepping with releases
     averaging=sf.plans.Ema(decay=0.9),              # over released iterates: free

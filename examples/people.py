@@ -7,7 +7,7 @@ import saltflat as sf
 digits = sf.data.load("digits")
 writers = torch.arange(len(digits.train)) % 400  # say that 400 people wrote three or four digits each
 
-settings = {"epsilon": 6.0, "delta": 1e-4, "epochs": 20}
+settings = {"epsilon": 6.0, "delta": 1e-4, "epochs": 12}
 by_row = sf.plans.dp_sgd(population=1437, batch_size=256, **settings)
 # Now a unit is a person: 400 are declared, 100 of them are expected in a batch, and each is clipped once.
 by_person = sf.plans.dp_sgd(unit="person", population=400, batch_size=100, **settings)

@@ -12,11 +12,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import data, models, plans
+    from saltflat import data, models, plans, theory
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
     from saltflat.plan import Budget, Phase, Plan
     from saltflat.training.fit import fit, steps
+    from saltflat.training.prepare import layer_rules
     from saltflat.training.run import Run
 
 __version__ = "0.1.0"
@@ -34,9 +35,10 @@ _HOMES = {
     "SaltflatError": "saltflat.errors",
     "clipped_sum": "saltflat.engine",
     "fit": "saltflat.training.fit",
+    "layer_rules": "saltflat.training.prepare",
     "steps": "saltflat.training.fit",
 }
-_CHAPTERS = ("data", "models", "plans")
+_CHAPTERS = ("data", "models", "plans", "theory")
 
 __all__ = [
     "Budget",
@@ -52,9 +54,11 @@ __all__ = [
     "clipped_sum",
     "data",
     "fit",
+    "layer_rules",
     "models",
     "plans",
     "steps",
+    "theory",
 ]
 
 

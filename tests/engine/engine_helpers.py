@@ -28,8 +28,15 @@ def bounded(examples: int) -> settings:
 def rows_of(inputs: Any, rows: Any) -> Any:
     """Some rows of a tensor, or of each tensor of a tuple or dict."""
     if isinstance(inputs, dict):
-        return {key: value[rows] for key, value in inputs.items()}
-    return tuple(value[rows] for value in inputs) if isinstance(inputs, tuple) else inputs[rows]
+        return {key: rows_of(value, rows) for key, value in inputs.items()}
+    return tuple(rows_of(value, rows) for value in inputs) if isinstance(inputs, tuple) else inputs[rows]
+
+
+def number_of_rows(inputs: Any) -> int:
+    """How many rows each tensor of an input has."""
+    while not isinstance(inputs, Tensor):
+        inputs = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs[0]
+    return len(inputs)
 
 
 def called(model: nn.Module, inputs: Any) -> Any:
@@ -127,12 +134,7 @@ def assert_matches(
     from saltflat.engine import clipped_sum
 
     exact = copy.deepcopy(model).double()
-    rows = len(
-        inputs
-        if isinstance(inputs, Tensor)
-        else next(iter(inputs.values() if isinstance(inputs, dict) else inputs))
-    )
-    targets = targets_for(rows)
+    targets = targets_for(number_of_rows(inputs))
     _, norms = explicit(exact, loss_fn, cast(inputs, torch.float64), targets, math.inf)
     clip_norm = float(norms.median())
     assert clip_norm > 0

@@ -59,7 +59,7 @@ def transposed_convolutions(draw: Draw) -> tuple[nn.Module, Tensor]:
 @pytest.mark.filterwarnings(
     "ignore:Using padding='same':UserWarning"
 )  # torch pads a copy; so does the engine
-@bounded(120)
+@bounded(70)
 @given(convolutions())
 def test_convolutions(case: tuple[nn.Module, Tensor]) -> None:
     """Fails when the dilation of the patches is forgotten, or "same" pads its sides the wrong way (tried)."""
@@ -68,7 +68,7 @@ def test_convolutions(case: tuple[nn.Module, Tensor]) -> None:
     assert set(rules.values()) == {"convolution"}
 
 
-@bounded(60)
+@bounded(40)
 @given(transposed_convolutions())
 def test_transposed_convolutions(case: tuple[nn.Module, Tensor]) -> None:
     """Fails when input and output gradient do not change places (tried)."""
@@ -77,7 +77,7 @@ def test_transposed_convolutions(case: tuple[nn.Module, Tensor]) -> None:
     assert set(rules.values()) == {"convolution"}
 
 
-@bounded(30)
+@bounded(18)
 @given(
     st.lists(st.integers(1, 4), max_size=3),
     few,
@@ -124,7 +124,7 @@ def norms(draw: Draw) -> tuple[nn.Module, Tensor]:
     return layer, x
 
 
-@bounded(60)
+@bounded(40)
 @given(norms())
 def test_norms(case: tuple[nn.Module, Tensor]) -> None:
     """Fails when a scale is summed over one position too many (tried)."""
@@ -135,7 +135,7 @@ def test_norms(case: tuple[nn.Module, Tensor]) -> None:
     assert all("norm" in rule or rule == "linear" for rule in rules.values())
 
 
-@bounded(30)
+@bounded(20)
 @given(
     st.integers(1, 6), st.integers(0, 4), st.booleans(), st.sampled_from([None, 0, 2, -1]),
     st.sampled_from(["table", "sum", "mean", "max"]),
@@ -198,7 +198,7 @@ def attentions(draw: Draw) -> tuple[nn.Module, Any]:
     return Fn(run, layer=layer), {"x": x, "key": key, "value": value, "ignored": ignored}
 
 
-@bounded(50)
+@bounded(36)
 @given(attentions())
 def test_attention(case: tuple[nn.Module, Any]) -> None:
     """Fails when the batch stays second for batch_first=False, or a mask misses the extra keys (tried)."""
@@ -208,7 +208,7 @@ def test_attention(case: tuple[nn.Module, Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")  # of torch's own layer
-@bounded(36)
+@bounded(24)
 @given(
     st.sampled_from(["LSTM", "GRU", "tanh", "relu"]), st.integers(1, 2), st.booleans(), st.booleans(),
     st.booleans(), st.integers(0, 2), st.sampled_from(["none", "zeros", "learned"]),
@@ -285,7 +285,7 @@ OPERATIONS = {
 }
 
 
-@bounded(60)
+@bounded(36)
 @given(
     st.sampled_from(sorted(OPERATIONS)),
     st.sampled_from([(), (1,), (4,), (3, 1), (1, 3, 4), (1, 1, 1)]),

@@ -48,6 +48,16 @@ def test_a_unit_of_several_rows_is_clipped_once(name: str, each: int) -> None:
         torch.testing.assert_close(found.norms, norms)
 
 
+@pytest.mark.parametrize("name", ZOO)
+def test_units_of_several_rows_use_the_same_rules(name: str) -> None:
+    """Fails when rows are counted as if each unit had one, which sends all units off the tape (tried)."""
+    torch.manual_seed(0)
+    kind = ZOO[name]
+    model, inputs, targets = kind.build(), kind.inputs(12), targets_for(12).float()
+    single = clipped_sum(model, smooth_loss, inputs, targets, 1.0).rules
+    assert clipped_sum(model, smooth_loss, inputs, targets, 1.0, rows_per_unit=3).rules == single
+
+
 @bounded(20)
 @given(
     st.integers(1, 4),

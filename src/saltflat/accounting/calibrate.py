@@ -13,7 +13,7 @@ from saltflat.errors import InputError, is_number
 EventsAt = Callable[[float], Sequence[SampledGaussian]]
 
 LARGEST_SCALE = 1e6
-SMALLEST_SCALE = 0.01
+SMALLEST_SCALE = 0.05  # ε is in the thousands there; with less, it takes long to compute and protects nobody
 DIGITS = 4
 
 
@@ -56,16 +56,16 @@ def least_scale(events_at: EventsAt, target: float, delta: float) -> float:
         return rounded_up(low)
     low, high = _narrowed(lambda scale: cost(scale, coarse), target, low, high, width=2e-3)
     # The coarse grid overstates ε slightly, so the answer lies a little below: search there on the fine grid.
-    low = low * 0.998
+    low, high = _rounded_down(low * 0.998), rounded_up(high)
     while cost(low, fine) <= target:
-        low, high = low * 0.99, low
+        low, high = _rounded_down(low * 0.99), low
     while cost(high, fine) > target:
-        low, high = high, high * 1.01
-    low, high = _narrowed(lambda scale: cost(scale, fine), target, low, high, width=2e-5)
-    scale = rounded_up(high)
-    while cost(scale, fine) > target:  # rounding moves up, so this is for a grid that is not quite monotone
-        scale = rounded_up(scale + 10**-DIGITS)
-    return scale
+        low, high = high, rounded_up(high * 1.01)
+    return _least_step(lambda scale: cost(scale, fine), target, low, high)
+
+
+def _rounded_down(value: float) -> float:
+    return math.floor(value * 10**DIGITS) / 10**DIGITS
 
 
 def _bracket(cost: Callable[[float], float], target: float) -> tuple[float, float]:
@@ -107,6 +107,23 @@ def _narrowed(
             else:
                 high, high_cost = probe, found
     return low, high
+
+
+def _least_step(cost: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """The least four-decimal scale within the target, between ``low``, which is not, and ``high``, which is."""
+    unit = 10**DIGITS
+    below, above = round(low * unit), round(high * unit)
+    tries = 0
+    while above - below > 1:
+        tries += 1
+        low, high = below / unit, above / unit
+        guess = _guess(low, cost(low), high, cost(high), target) if tries < 8 else (low + high) / 2
+        probe = min(max(round(guess * unit), below + 1), above - 1)
+        if cost(probe / unit) > target:
+            below = probe
+        else:
+            above = probe
+    return above / unit
 
 
 def _guess(low: float, low_cost: float, high: float, high_cost: float, target: float) -> float:

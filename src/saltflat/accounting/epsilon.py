@@ -5,6 +5,7 @@ Every privacy number comes from Google's dp-accounting; this file chooses the ac
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Sequence
@@ -55,8 +56,14 @@ def epsilon(
         return 0.0
     if not all(event.is_private for event in live):
         return math.inf
-    composed = _composed(live, accountant, relation, grid)
-    return max(0.0, float(composed.get_epsilon(delta)))
+    return _epsilon(tuple(live), delta, accountant, relation, grid)
+
+
+@functools.lru_cache(maxsize=4096)  # a pure function of values, asked again by tables, runs and certificates
+def _epsilon(
+    events: tuple[SampledGaussian, ...], delta: float, accountant: Accountant, relation: Relation, grid: float
+) -> float:
+    return max(0.0, float(_composed(events, accountant, relation, grid).get_epsilon(delta)))
 
 
 def delta_at(events: Sequence[SampledGaussian], target_epsilon: float, *, grid: float = FINE) -> float:

@@ -113,7 +113,9 @@ def _finished(place: Path, plan: dict[str, Any]) -> Any:
             cure="Choose another --out for these settings.",
         )  # fmt: skip
     if (place / "certificate.json").exists():
-        return Run.load(place)
+        run = Run.load(place)
+        if run.certificate.data["recorded_releases"] == run.plan.steps:
+            return run
     number = 1
     while (aside := place.with_name(f"{place.name}.cut-off-{number}")).exists():
         number += 1

@@ -63,6 +63,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--learning-rate", type=float, help="Learning rate.  [default: from the clip norm]"),
         click.option("--optimizer", help="sgd, adam, adam-bc, adamw, rmsprop or adagrad.  [default: sgd]"),
         click.option("--momentum", type=float, help="Momentum of sgd.  [default: 0.9]"),
+        click.option("--schedule", type=click.Choice(["constant", "cosine", "linear"]), help="Of the learning rate."),
         click.option("--rho", type=float, help="Radius of the ascent, for methods that have one."),
         click.option("--switch", type=SwitchType(), help="Where the sharpness-aware phase ends."),
         click.option("--noise-ratio", type=float, help="σ₂/σ₁ of sai, σ_a/σ_d of dp-sam."),

@@ -26,6 +26,7 @@ from saltflat.plan import (
     QuantileClipping,
 )
 from saltflat.training.fit import fit
+from saltflat.training.prepare import layer_rules
 from saltflat.training.run import Run
 
 PLAN_WORDS = (
@@ -77,13 +78,12 @@ def train_once(
     model, name = model_for(data, options.get("model"))
     plan = plan_for(data, options | {"model": name}, model)
     if announce is not None:
-        announce(str(plan))
+        announce(plan.table(layer_rules(model, data.train)))
     run = fit(
         model, data.train, plan,
-        evaluate=data.test, out=out, seed=options.get("seed"), device=options.get("device"), progress=progress,
+        evaluate=data.test, out=out, seed=options.get("seed"), device=options.get("device"),
+        schedule=options.get("schedule"), progress=progress,
     )  # fmt: skip
-    if announce is not None:
-        announce("layer rules: " + ", ".join(sorted(set(run.rules.values()))))
     return run, summary_of(run, data, name)
 
 

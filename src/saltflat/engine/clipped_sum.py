@@ -231,7 +231,9 @@ class _Batch:
         try:
             losses = self.losses(part, tape=tape)
             # Rows that were counted otherwise when the model was examined: they depend on the data.
-            if facts.ratios is not None and tape.units > 1 and not tape.ratios <= facts.ratios:
+            each = (part.stop - part.start) // units
+            known = None if facts.ratios is None else {ratio * each for ratio in facts.ratios}
+            if known is not None and units > 1 and not tape.ratios <= known:
                 return None
             return tape.collected() if tape.backward(losses) else None
         except OffTapeError:
@@ -297,24 +299,20 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
 
 
 def leaves(inputs: Any) -> list[Tensor]:
-    """The tensors of an input, in order."""
-    values = (
-        inputs.values()
-        if isinstance(inputs, dict)
-        else inputs
-        if isinstance(inputs, tuple | list)
-        else [inputs]
-    )
-    return [t for t in values if isinstance(t, Tensor)]
+    """The tensors of an input, in order; an input may hold further tuples, lists and dicts."""
+    if isinstance(inputs, dict | tuple | list):
+        values = inputs.values() if isinstance(inputs, dict) else inputs
+        return [t for value in values for t in leaves(value)]
+    return [inputs] if isinstance(inputs, Tensor) else []
 
 
 def take(inputs: Any, part: Any) -> Any:
     """Some rows of an input of any form."""
     if isinstance(inputs, dict):
-        return {key: value[part] if isinstance(value, Tensor) else value for key, value in inputs.items()}
+        return {key: take(value, part) for key, value in inputs.items()}
     if isinstance(inputs, tuple | list):
-        return tuple(value[part] if isinstance(value, Tensor) else value for value in inputs)
-    return inputs[part]
+        return tuple(take(value, part) for value in inputs)
+    return inputs[part] if isinstance(inputs, Tensor) else inputs
 
 
 def check_losses(losses: Any, rows: int) -> None:

@@ -25,6 +25,19 @@ _SCATTERING = {
 }  # fmt: skip
 
 
+# Only the type and the device of the other tensor go in.
+_AFTER_A_MODEL = {"type_as", "to"}
+_ANEW = {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}
+
+
+def what_goes_in(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments whose numbers can be in the result: ``positions.type_as(x)`` holds no rows of x."""
+    name = getattr(func, "__name__", "")
+    if name in _ANEW:
+        return (), {}
+    return (args[:1], {}) if name in _AFTER_A_MODEL else (args, kwargs)
+
+
 def keeps_order(
     holds_rows: Callable[[Any], bool], units: int, func: Any, args: Any, kwargs: dict[str, Any]
 ) -> bool:

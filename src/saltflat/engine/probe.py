@@ -240,8 +240,10 @@ def _floats_in(out: Any) -> list[Tensor]:
 def _each(change: Callable[[Any], Any], inputs: Any) -> Any:
     """The same form of input, with each of its values changed."""
     if isinstance(inputs, dict):
-        return {key: change(value) for key, value in inputs.items()}
-    return tuple(map(change, inputs)) if isinstance(inputs, tuple | list) else change(inputs)
+        return {key: _each(change, value) for key, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return tuple(_each(change, value) for value in inputs)
+    return change(inputs)
 
 
 def _longer(value: Any) -> Any:

@@ -27,9 +27,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointError
 
-from saltflat.engine.order import keeps_order
+from saltflat.engine.order import keeps_order, what_goes_in
 from saltflat.engine.uses import DirectUse, OuterUse, RowUse, Use, merged
 from saltflat.errors import RefusedError
+
+# Numbers in the diagonal gradients that are carried back at once.
+DIAGONAL_LIMIT = 4_000_000
 
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
@@ -95,8 +98,8 @@ class Tape(TorchFunctionMode):
         # input needs no gradient and whose weight is detached.
         device = self.parameters[0].device if self.parameters else None
         self.anchor = torch.zeros((), requires_grad=True, device=device)
-        self.fallbacks: set[str] = set()
         self.ratios: set[int] = set()
+        self._backwards = False
         self._marks = object(), object()  # rows in the order of the units, rows out of order
 
     # --- the forward pass -------------------------------------------------------------------------
@@ -105,7 +108,9 @@ class Tape(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        tensors = list(_tensors(args, kwargs))
+        if self._backwards and not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        tensors = list(_tensors(*what_goes_in(func, args, kwargs)))
         slots = self.slots
         if not torch.is_grad_enabled() or not any(id(t) in slots for t in tensors):
             marks = {getattr(t, "_saltflat_rows", None) for t in tensors}
@@ -135,7 +140,6 @@ class Tape(TorchFunctionMode):
         if out is NotImplemented:
             from saltflat.engine.fallback import run_one_operation
 
-            self.fallbacks.add(getattr(func, "__name__", str(func)))
             out = run_one_operation(self, func, args, kwargs)
         self.mark(_written(func, args, out))
         return out
@@ -201,6 +205,7 @@ class Tape(TorchFunctionMode):
         """Run the backward pass; True if every gradient went through the tape."""
         if not losses.requires_grad:
             return True
+        self._backwards = True
         for slot in self.slots.values():
             slot.open = True
         try:
@@ -229,12 +234,12 @@ class Tape(TorchFunctionMode):
         if source is not None and isinstance(use, RowUse) and _was_one_row(slot.value, source.value):
             source.add(DirectUse(_unexpanded(use, source.value), rule=use.rule))
             return
-        parents = self.parameters
-        grads = use.gradients()
-        pulled = vector_jacobian_products(slot.tensor, parents, grads)
-        for parent, grad in zip(parents, pulled):
-            if grad is not None:
-                self.slots[id(parent)].add(DirectUse(grad, rule=f"{use.rule} (derived weight)"))
+        parts = [use.gradients()] if not isinstance(use, RowUse) else _few_units_at_a_time(use)
+        pulled = [vector_jacobian_products(slot.tensor, self.parameters, part) for part in parts]
+        for parent, grads in zip(self.parameters, zip(*pulled)):
+            if grads[0] is not None:
+                whole = grads[0] if len(grads) == 1 else torch.cat(grads)
+                self.slots[id(parent)].add(DirectUse(whole, rule=f"{use.rule} (derived weight)"))
 
 
 def gradients_of(losses: Tensor, inputs: list[Tensor], tape: Tape | None = None) -> tuple[Tensor | None, ...]:
@@ -299,6 +304,13 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         if func is Tensor.view and not any(isinstance(size, torch.dtype) for size in args[1:]):
             return Tensor.reshape(*args, **kwargs)
         raise
+
+
+def _few_units_at_a_time(use: RowUse) -> Iterable[Tensor]:
+    """A gradient that is zero but for one unit's rows is as large as the batch: not all of them at once."""
+    size = max(1, DIAGONAL_LIMIT // max(use.grads.numel(), 1))
+    for start in range(0, use.units, size):
+        yield use.of_units(start, min(start + size, use.units))
 
 
 def writes_in_place(func: Any) -> bool:

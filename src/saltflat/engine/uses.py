@@ -208,11 +208,15 @@ class RowUse:
 
     def gradients(self) -> Tensor:
         """The diagonal embedding: unit i's gradient is zero outside its own rows."""
+        return self.of_units(0, self.units)
+
+    def of_units(self, start: int, stop: int) -> Tensor:
+        """The gradients of some units."""
         each = len(self.grads) // self.units
-        grads = self.grads.new_zeros(self.units, self.units, each, *self.grads.shape[1:])
-        own = torch.arange(self.units, device=grads.device)
-        grads[own, own] = self.grads.reshape(self.units, each, *self.grads.shape[1:])
-        return grads.view(self.units, *self.grads.shape)
+        grads = self.grads.new_zeros(stop - start, self.units, each, *self.grads.shape[1:])
+        own = torch.arange(start, stop, device=grads.device)
+        grads[own - start, own] = self.grads.reshape(self.units, each, *self.grads.shape[1:])[start:stop]
+        return grads.view(stop - start, *self.grads.shape)
 
     def silence(self, units: Tensor) -> None:
         each = len(self.grads) // self.units

@@ -60,7 +60,7 @@ def from_dict(data: Any) -> Plan:
         elif key == "optimizer":
             built[key] = None if value is None else _build(parts.Optimizer, value, key, faults)
         elif key == "notes":
-            built[key] = tuple(str(note) for note in value) if isinstance(value, list) else ()
+            built[key] = tuple(value) if isinstance(value, list) else (value,)
         else:
             built[key] = value
     if not faults:

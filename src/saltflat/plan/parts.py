@@ -12,10 +12,10 @@ from saltflat.errors import InputError, check_count, check_positive, is_number
 
 
 def check_kind(argument: str, value: object, family: Any) -> None:
-    """Refuse anything but one of a family of parts."""
+    """Refuse anything but a value of this type, or of one of these types."""
     if not isinstance(value, family):
         names = " or ".join(part.__name__ for part in get_args(family) or (family,))
-        raise InputError(argument, value, f"{names} from saltflat.plan")
+        raise InputError(argument, value, f"{argument} of type {names}")
 
 
 def _check_rho(rho: float) -> None:
@@ -57,6 +57,7 @@ class PreviousRelease:
         _check_rho(self.rho)
         if not is_number(self.momentum) or not 0 <= self.momentum < 1:
             raise InputError("momentum", self.momentum, "0 <= momentum < 1")
+        check_kind("automatic", self.automatic, bool)
 
     def __str__(self) -> str:
         momentum = f", momentum {self.momentum:g}" if self.momentum else ""

@@ -46,6 +46,8 @@ class Phase:
             check_positive("learning_rate", self.learning_rate)
         check_positive("noise_ratio", self.noise_ratio)
         check_kind("ascent", self.ascent, Ascent)
+        check_kind("reset_momentum", self.reset_momentum, bool)
+        check_kind("name", self.name, str)
 
     @property
     def query_noises(self) -> tuple[float, ...]:

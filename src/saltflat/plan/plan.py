@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from saltflat.plan.parts import (
     NoAveraging,
     Optimizer,
     QuantileClipping,
+    Swa,
     check_kind,
 )
 from saltflat.plan.phase import Phase
@@ -83,10 +84,17 @@ class Plan:
             check_kind("phases", phase, Phase)
         if self.optimizer is not None:
             check_kind("optimizer", self.optimizer, Optimizer)
-        if not isinstance(self.method, str):
-            raise InputError("method", self.method, "the method's name")
+        check_kind("method", self.method, str)
+        for note in self.notes:
+            check_kind("notes", note, str)
         if len({phase.learning_rate is None for phase in self.phases}) > 1:
             raise InputError("learning_rate", None, "a learning rate in every phase or in none")
+        averaging = self.averaging
+        if isinstance(averaging, Swa) and int(averaging.start * self.steps) + averaging.every > self.steps:
+            raise InputError(
+                "averaging", str(averaging), f"at least one iterate to average in {self.steps} steps",
+                problem="averages nothing", cure="Start earlier, or average more often.",
+            )  # fmt: skip
         if self.budget.delta * self.sampling.population >= 1:
             warnings.warn(
                 f"delta={self.budget.delta:g} is not below 1/population=1/{self.sampling.population}: "
@@ -187,10 +195,15 @@ class Plan:
 
     def phase_at(self, step: int) -> Phase:
         """The phase that a step, counted from zero, belongs to."""
-        for phase in self.phases:
-            if step < phase.steps:
-                return phase
-            step -= phase.steps
+        return self.phases[self.phase_number(step)]
+
+    def phase_number(self, step: int) -> int:
+        """The place of that phase in the plan, counted from zero."""
+        first = 0
+        for number, phase in enumerate(self.phases):
+            if first <= step < first + phase.steps:
+                return number
+            first += phase.steps
         raise InputError("step", step, f"0 <= step < {self.steps}")
 
     def schedule(self) -> Iterator[Phase]:
@@ -209,9 +222,13 @@ class Plan:
     # --- as text ----------------------------------------------------------------------------------
 
     def __str__(self) -> str:
+        return self.table()
+
+    def table(self, rules: Mapping[str, str] | None = None) -> str:
+        """The plan for people; with ``rules`` (from ``sf.layer_rules``), also how each layer is clipped."""
         from saltflat.plan.table import plan_table
 
-        return plan_table(self)
+        return plan_table(self, rules or {})
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data, with the version of its format."""

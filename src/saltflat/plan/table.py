@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from saltflat.plan.plan import Plan
 
 
-def plan_table(plan: Plan) -> str:
-    """Phases with steps, noise, clip, ascent and cost; then the total and what it means."""
+def plan_table(plan: Plan, rules: Mapping[str, str]) -> str:
+    """Phases with steps, noise, clip, ascent and cost; then the total and what it means; then the layers."""
     budget = plan.budget
     lines = [f"{plan.method}: {plan.steps} steps over {plan.sampling}"]
     header = ["phase", "steps", "noise σ", "clip", "learning rate", "ascent", "ε alone"]
@@ -37,7 +37,16 @@ def plan_table(plan: Plan) -> str:
     else:
         lines.append(f"  noise not solved yet; budget ε = {_number(budget.epsilon)}, δ = {budget.delta:g}")
     lines += [f"  note: {note}" for note in plan.notes]
+    if rules:
+        lines += ["  layers:", *[f"    {line}" for line in aligned(_by_layer(rules))]]
     return "\n".join(lines)
+
+
+def _by_layer(rules: Mapping[str, str]) -> list[list[str]]:
+    layers: dict[str, list[str]] = {}
+    for name, rule in rules.items():
+        layers.setdefault(name.rpartition(".")[0] or name, []).append(rule)
+    return [[layer, ", ".join(dict.fromkeys(used))] for layer, used in layers.items()]
 
 
 def _totals(plan: Plan) -> list[str]:

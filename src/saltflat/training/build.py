@@ -56,7 +56,7 @@ class Mechanism:
             facts |= {"population": sampling.population, "cap": cap}
         self.ledger.record_release(
             step=step,
-            phase=self.plan.phases.index(phase),
+            phase=self.plan.phase_number(step - 1),
             queries=self.plan.query_noises(phase),
             sampling=facts,
             clip_norm=clip_norm,

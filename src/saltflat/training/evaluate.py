@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.source import Source, as_source, map_tensors, tensors_in
-from saltflat.engine.clipped_sum import call_model
+from saltflat.engine.clipped_sum import LossFunction, call_model
 from saltflat.training.losses import default_loss
 
 BATCH = 512
@@ -34,7 +34,9 @@ def take(tensors: Any, rows: Tensor, device: torch.device | None) -> Any:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Any, device: torch.device | None = None) -> dict[str, float]:
+def evaluate(
+    model: nn.Module, data: Any, device: torch.device | None = None, loss_fn: LossFunction | None = None
+) -> dict[str, float]:
     """Mean loss, and accuracy where targets are classes. Exact numbers about ``data``: not private."""
     source: Source = as_source(data)
     total, correct, seen, counted = 0.0, 0, 0, False
@@ -43,11 +45,11 @@ def evaluate(model: nn.Module, data: Any, device: torch.device | None = None) ->
             inputs, targets = source.fetch(indices)
             inputs, targets = map_tensors(lambda t: t.to(device), inputs), targets.to(device)
             outputs = call_model(model, inputs)
-            outputs = outputs[0] if isinstance(outputs, tuple) else outputs
-            total += float(default_loss(targets)(outputs, targets).sum())
-            if not targets.is_floating_point():
+            total += float((loss_fn or default_loss(targets))(outputs, targets).sum())
+            logits = outputs[0] if isinstance(outputs, tuple) else outputs
+            if not targets.is_floating_point() and isinstance(logits, Tensor) and logits.dim() == 2:
                 counted = True
-                correct += int((outputs.argmax(1) == targets).sum())
+                correct += int((logits.argmax(1) == targets).sum())
             seen += len(targets)
     result = {"loss": total / seen}
     return result | {"accuracy": correct / seen} if counted else result

@@ -49,9 +49,8 @@ class Progress:
         if "accuracy" in row:
             parts.append(f"accuracy {row['accuracy']:.2%}")
         if "loss" in row:
-            parts.append(f"test loss {row['loss']:.3f}")
-        sofar = row["epsilon_so_far"]
-        parts.append(f"ε so far {sofar if isinstance(sofar, str) else format(sofar, '.3g')} of the plan's")
+            parts.append(f"test loss {_short(row['loss'], '.3f')}")
+        parts.append(f"ε so far {_short(row['epsilon_so_far'], '.3g')} of the plan's")
         self.bar.update(self.task, note=", ".join(parts))
 
     def __exit__(
@@ -59,3 +58,7 @@ class Progress:
     ) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+def _short(value: float | str, form: str) -> str:
+    return value if isinstance(value, str) else format(value, form)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from saltflat.data.people import Rows, units_of
 from saltflat.data.source import Source, map_tensors
 from saltflat.engine.clipped_sum import LossFunction, clipped_sum
-from saltflat.errors import InputError
+from saltflat.errors import InputError, nearest
 from saltflat.methods import optimizers
 from saltflat.methods.ascent import AscentState, displaced, scaled_to
 from saltflat.methods.averaging import AverageState
@@ -24,6 +25,22 @@ from saltflat.training.evaluate import evaluate
 
 Schedule = Callable[[float], float]
 """From the fraction of the plan that is done to a factor on the learning rate."""
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
+    "linear": lambda done: 1 - done,
+}
+
+
+def named_schedule(schedule: Schedule | str | None) -> Schedule | None:
+    """A schedule by its name, or the user's own."""
+    if not isinstance(schedule, str):
+        return schedule
+    if schedule not in SCHEDULES:
+        raise InputError("schedule", schedule, "a known schedule", cure=nearest(schedule, list(SCHEDULES)))
+    return SCHEDULES[schedule]
+
 
 # Rows are read this many at a time, so that memory does not grow with the batch.
 ROWS_AT_ONCE = 512
@@ -68,11 +85,10 @@ class Loop:
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def __iter__(self) -> Iterator[Step]:
-        before: Phase | None = None
+        starts = {sum(p.steps for p in self.plan.phases[:i]) + 1 for i in range(1, len(self.plan.phases))}
         for number, phase in enumerate(self.plan.schedule(), start=1):
-            if phase is not before and before is not None and phase.reset_momentum:
+            if number in starts and phase.reset_momentum:
                 self.optimizer.state.clear()
-            before = phase
             self.private_step(number, phase)
             yield Step(number, self.plan.steps, phase, number * self.plan.sampling.rate)
 

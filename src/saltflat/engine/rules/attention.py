@@ -32,6 +32,7 @@ def _attention_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if query.dim() != 3 or named.get("static_k") is not None or named.get("static_v") is not None:
         raise OffTapeError  # one sequence without a batch, or keys that bypass the projections
     q, k, v = _projected(tape, named)
+    tape.require_rows(q)
     rows, heads = q.shape[0], named["num_heads"]
     k = _with_extra(tape, k, named.get("bias_k"), bool(named.get("add_zero_attn")))
     v = _with_extra(tape, v, named.get("bias_v"), bool(named.get("add_zero_attn")))

@@ -120,6 +120,7 @@ def _recurrent(tape: Tape, cell: Cell, name: str, args: Any, kwargs: Any) -> Any
     directions = 2 if both_ways else 1
     each = len(flat) // (layers * directions)
     out = x if batch_first else x.transpose(0, 1)
+    tape.require_rows(out)
     finals: list[State] = []
     for layer in range(layers):
         parts = []

@@ -1,0 +1,241 @@
+"""Everything that comes before the first release: checks, and the session that will keep the record."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from saltflat.data.people import People
+from saltflat.data.source import Examples, Source, as_source
+from saltflat.engine.clipped_sum import LossFunction, clipped_sum
+from saltflat.errors import InputError, PrivacyWarning, SaltflatError, check_count, nearest
+from saltflat.mechanism.sampling import check_rows
+from saltflat.methods.multiplicity import views_of
+from saltflat.methods.optimizers import OptimizerFactory
+from saltflat.plan import Multiplicity, Plan
+from saltflat.record.certificate import Certificate, certify
+from saltflat.record.folder import RunFolder
+from saltflat.record.ledger import Ledger
+from saltflat.training.build import build_mechanism, trainable
+from saltflat.training.evaluate import evaluate
+from saltflat.training.losses import check_targets, default_loss
+from saltflat.training.step import Loop, Schedule, build_optimizer, fetch, named_schedule
+
+
+class Settings(TypedDict, total=False):
+    """What `fit` and `steps` take beside the model, the data and the plan."""
+
+    loss_fn: LossFunction | None
+    optimizer: OptimizerFactory | None
+    schedule: Schedule | str | None
+    groups: Any
+    public: Any
+    out: str | Path | None
+    device: torch.device | str | None
+    seed: int | None
+    micro_batch: int | None
+
+
+@dataclass
+class Session:
+    """A loop that is ready to run, with its record."""
+
+    loop: Loop
+    folder: RunFolder | None
+    ledger: Ledger
+    rules: dict[str, str]
+
+    def close(self, seconds: float = 0.0) -> Certificate:
+        """Write weights, average and certificate. A run that stopped early is certified at the whole plan's ε."""
+        loop, folder, weights_hash = self.loop, self.folder, None
+        if folder is not None:
+            weights_hash = folder.write_tensors("weights.safetensors", loop.model.state_dict())
+            if loop.average.average is not None:
+                folder.write_tensors("average.safetensors", loop.average.average)
+            folder.write_json("run.json", {"seconds": round(seconds, 3), "rules": self.rules})
+        randomness = loop.mechanism.randomness
+        certificate = certify(
+            loop.plan, self.ledger,
+            randomness=randomness.tier, seeded=randomness.seeded, weights_hash=weights_hash,
+        )  # fmt: skip
+        if folder is not None:
+            folder.write_json("certificate.json", certificate.data)
+        self.ledger.close()
+        return certificate
+
+
+def prepare(
+    model: nn.Module, data: Any, plan: Plan, test: Any = None, /, **settings: Unpack[Settings]
+) -> Session:
+    """Check everything that can be checked, then set up the loop. Nothing is spent or written before that.
+
+    ``test`` is what will be evaluated on: the model must be able to take it.
+    """
+    if not isinstance(plan, Plan):
+        raise InputError("plan", plan, "a Plan", cure="Make one with sf.plans.dp_sgd(...).")
+    if not plan.is_solved:
+        raise InputError(
+            "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
+        )
+    unknown = [key for key in settings if key not in Settings.__annotations__]
+    if unknown:
+        raise InputError(
+            unknown[0], settings.get(unknown[0]), "a known argument",
+            cure=nearest(unknown[0], list(Settings.__annotations__)),
+        )  # fmt: skip
+    seed, micro_batch, public = settings.get("seed"), settings.get("micro_batch"), settings.get("public")
+    schedule = named_schedule(settings.get("schedule"))
+    if micro_batch is not None:
+        check_count("micro_batch", micro_batch)
+    if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**62):
+        raise InputError("seed", seed, "a whole number 0 <= seed < 2**62, or none for a private run")
+    where = _placed(model, settings.get("device"))
+    _check_provenance(data, public)
+    source = _by_person(as_source(data), settings.get("groups"), plan)
+    check_rows(plan.sampling, len(source))
+    loss = _checked_loss(source, settings.get("loss_fn"), getattr(data, "num_classes", None))
+    optimizer = build_optimizer(plan, model, settings.get("optimizer"))
+    rules = _rehearsed(model, source, loss, plan.multiplicity, where)
+    if test is not None:
+        _check_evaluation(model, test, loss, where)
+    if len(source) != plan.sampling.population:
+        warnings.warn(
+            f"The data has {len(source)} {'people' if isinstance(source, People) else 'rows'} and the plan declares "
+            f"population={plan.sampling.population}. "
+            "Rate, divisor and steps stay as declared; the guarantee holds. "
+            "This is said here and stored nowhere.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    if seed is not None:
+        torch.manual_seed(seed)
+    out = settings.get("out")
+    folder = None if out is None else RunFolder.create(out)
+    ledger = Ledger() if folder is None else folder.ledger()
+    mechanism = build_mechanism(plan, source, ledger, where, seed)
+    if folder is not None:
+        folder.write_plan(plan)
+        if (spec := getattr(model, "saltflat_spec", None)) is not None:
+            folder.write_json("model.json", spec)
+    loop = Loop(model, source, plan, mechanism, loss, optimizer, schedule, where, micro_batch, public)
+    return Session(loop, folder, ledger, rules)
+
+
+def layer_rules(model: nn.Module, data: Any, loss_fn: LossFunction | None = None) -> dict[str, str]:
+    """Which rule of the engine each trainable parameter goes through, found on a few rows of ``data``.
+
+    >>> from saltflat.models import build
+    >>> layer_rules(build("mlp"), (torch.rand(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)))["1.weight"]
+    'linear'
+    """
+    source = as_source(data)
+    where = _placed(model, None)
+    return _rehearsed(model, source, _checked_loss(source, loss_fn, None), Multiplicity(), where)
+
+
+def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Move the model to the device and set it to train; a model without weights is refused."""
+    if not isinstance(model, nn.Module) or not trainable(model):
+        raise InputError("model", model, "a torch.nn.Module with parameters that require gradients")
+    try:
+        where = torch.device(device) if device is not None else next(model.parameters()).device
+        model.to(where).train()
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            "device", str(device), "a device that torch has here, such as 'cpu'", problem=f"failed: {error}"
+        ) from error
+    return where
+
+
+def _check_evaluation(model: nn.Module, test: Any, loss: LossFunction, device: torch.device) -> None:
+    """Evaluate a few rows and throw the figures away."""
+    source = as_source(test)
+    some = source.fetch(torch.arange(min(2, len(source))))
+    try:
+        evaluate(model, some, device, loss)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise InputError(
+            "evaluate", test, "data of the same form as the training data",
+            problem=f"failed on the first rows: {error}",
+        ) from error  # fmt: skip
+
+
+def _check_provenance(data: Any, public: Any) -> None:
+    if isinstance(data, Examples) and data.provenance != "private":
+        warnings.warn(
+            f"This data is marked {data.provenance}: it needs no budget, and the plan spends one on it.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+    if public is not None:
+        as_source(public)
+    if isinstance(public, Examples) and public.provenance == "private":
+        raise InputError(
+            "public", "private data", "data whose provenance is public or synthetic",
+            problem="is given where public data is needed",
+            cure="Declare it when loading: provenance='public'.",
+        )  # fmt: skip
+
+
+def _by_person(source: Source, groups: Any, plan: Plan) -> Source:
+    """People as units where the plan protects people; a plan and data that disagree are refused."""
+    ids = groups if groups is not None else getattr(source, "groups", None)
+    if plan.budget.unit == "person":
+        if ids is None:
+            raise InputError(
+                "groups", None, "an id for each row, because the plan protects a person",
+                problem="is missing",
+                cure="Pass fit(groups=ids), or make a plan with unit='example'.",
+            )  # fmt: skip
+        return People(source, ids)
+    if plan.budget.unit == "client":
+        raise InputError(
+            "unit", "client", "unit='example' or unit='person' in fit",
+            problem="would claim more than training on rows protects",
+            cure="With clients on one machine, pass their ids as groups and protect them with unit='person'.",
+        )  # fmt: skip
+    if ids is not None and groups is None:
+        warnings.warn(
+            "The data says whose rows they are, and the plan protects single rows: a person with several rows "
+            "is protected less. Make the plan with unit='person'.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+    if groups is not None:
+        raise InputError(
+            "unit", plan.budget.unit, "unit='person' in the plan, because groups are given",
+            problem="would protect single rows only",
+        )  # fmt: skip
+    return source
+
+
+def _checked_loss(source: Source, loss_fn: LossFunction | None, classes: int | None) -> LossFunction:
+    held = source.source if isinstance(source, People) else source
+    targets: Tensor = held.targets if isinstance(held, Examples) else held.fetch(torch.tensor([0]))[1]
+    check_targets(targets, classes, loss_fn)
+    return loss_fn if loss_fn is not None else default_loss(targets)
+
+
+def _rehearsed(
+    model: nn.Module, source: Source, loss: LossFunction, multiplicity: Multiplicity, device: torch.device
+) -> dict[str, str]:
+    """Take a gradient of a few rows and throw it away: what is wrong with the model shows here."""
+    rows = fetch(source, torch.arange(min(3, len(source))), device)
+    inputs, targets = rows.inputs, rows.targets
+    try:
+        if multiplicity.augmentations:
+            inputs = views_of(inputs, replace(multiplicity, views=1))
+        return clipped_sum(model, loss, inputs, targets, clip_norm=1.0).rules
+    except SaltflatError:
+        raise
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise InputError(
+            "model", model, "a model that accepts a batch of this data, and a loss that accepts its output",
+            problem=f"failed on the first rows: {error}",
+            cure="Call loss_fn(model(inputs), targets) on a small batch to see where.",
+        ) from error  # fmt: skip

@@ -1,0 +1,81 @@
+"""Small models, data and loops that the chapters' tests share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from hypothesis import HealthCheck, settings
+from torch import Tensor, nn
+
+from saltflat.data.people import People
+from saltflat.data.source import Examples
+from saltflat.engine.clipped_sum import LossFunction, clipped_sum
+from saltflat.errors import PrivacyWarning
+from saltflat.plan import Plan
+from saltflat.record.ledger import Ledger
+from saltflat.training.build import build_mechanism
+from saltflat.training.losses import default_loss
+from saltflat.training.step import Loop, build_optimizer
+
+
+def bounded(examples: int) -> settings:
+    """The same few examples on every machine."""
+    return settings(
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def small_net(seed: int = 0) -> nn.Module:
+    """Two layers in float64, the same ones for the same seed."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+
+
+def small_data(rows: int = 40, seed: int = 0) -> Examples:
+    """Rows of four numbers, a few of them far out, with one of three labels."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = 2 * torch.randn(rows, 4, dtype=torch.float64, generator=generator)
+    inputs[::7] *= 10
+    return Examples(inputs, torch.randint(0, 3, (rows,), generator=generator), num_classes=3)
+
+
+def loop_of(
+    model: nn.Module,
+    data: Examples,
+    plan: Plan,
+    *,
+    seed: int = 3,
+    loss_fn: LossFunction | None = None,
+    groups: Tensor | None = None,
+    ledger: Ledger | None = None,
+    **options: Any,
+) -> Loop:
+    """What `fit` sets up, without its checks, folder and certificate. Global randomness starts at ``seed``."""
+    source = data if groups is None else People(data, groups)
+    loss = loss_fn or default_loss(data.targets)
+    clipped_sum(model, loss, *data.fetch(torch.arange(3)), 1.0)  # the model is looked at here, not in a step
+    ledger = Ledger() if ledger is None else ledger
+    mechanism = build_mechanism(plan, source, ledger, torch.device("cpu"), seed)
+    torch.manual_seed(seed)
+    return Loop(model, source, plan, mechanism, loss, build_optimizer(plan, model, None), **options)
+
+
+def weights_of(model: nn.Module) -> list[Tensor]:
+    """A copy of the weights."""
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@contextmanager
+def other_size_declared() -> Iterator[None]:
+    """Inside, data of another size than declared is meant to be so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The data has", PrivacyWarning)
+        yield

@@ -1,0 +1,110 @@
+"""Any plan that can be written down."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from hypothesis import strategies as st
+
+from saltflat.errors import PrivacyWarning
+from saltflat.plan import (
+    AutomaticClipping,
+    Budget,
+    Ema,
+    FlatClipping,
+    FreshQuery,
+    Multiplicity,
+    NoAscent,
+    NoAveraging,
+    Optimizer,
+    PerLayerClipping,
+    Phase,
+    Plan,
+    Poisson,
+    PreviousRelease,
+    QuantileClipping,
+    Swa,
+    TruncatedPoisson,
+)
+
+positive = st.floats(1e-6, 1e6)
+fraction = st.floats(0.0, 0.999)
+words = st.text(max_size=12)
+
+ascents = st.one_of(
+    st.builds(NoAscent),
+    st.builds(PreviousRelease, fraction, fraction, st.booleans()),
+    st.builds(FreshQuery, fraction, positive),
+)
+averagings = st.one_of(
+    st.builds(NoAveraging), st.builds(Swa, fraction, st.integers(1, 50)), st.builds(Ema, fraction)
+)
+clippings = st.one_of(
+    st.builds(FlatClipping),
+    st.builds(AutomaticClipping, positive),
+    st.builds(PerLayerClipping),
+    st.builds(QuantileClipping, st.floats(0.01, 0.99), positive, positive),
+)
+multiplicities = st.builds(
+    Multiplicity,
+    st.integers(2, 32),
+    st.lists(st.sampled_from(["flip", "crop", "cutout"]), max_size=3).map(tuple),
+    fraction,
+)
+optimizers = st.none() | st.builds(
+    Optimizer,
+    st.sampled_from(["sgd", "adam", "adam-bc"]),
+    st.dictionaries(st.sampled_from(["momentum", "weight_decay", "nesterov"]), fraction | st.booleans()),
+)
+budgets = st.builds(
+    Budget,
+    positive | st.just(math.inf),
+    st.floats(1e-12, 0.5),
+    st.sampled_from(["add-remove", "zero-out"]),
+    st.sampled_from(["example", "person", "client"]),
+)
+
+
+@st.composite
+def samplings(draw: st.DrawFn) -> Poisson | TruncatedPoisson:
+    population = draw(st.integers(1, 10**7))
+    size = draw(st.integers(1, population) | st.floats(1e-3, 1.0))
+    if draw(st.booleans()):
+        return Poisson(population, size)
+    return TruncatedPoisson(population, size, draw(st.just(0) | st.integers(population, 2 * population)))
+
+
+@st.composite
+def phases(draw: st.DrawFn, rated: bool) -> Phase:
+    sigma = draw(st.none() | positive | st.just(0.0))
+    clip = draw(positive | st.just(math.inf) if sigma == 0 else positive)
+    return Phase(
+        draw(st.integers(1, 10**6)),
+        clip,
+        sigma,
+        draw(positive) if rated else None,
+        draw(ascents),
+        draw(positive),
+        draw(st.booleans()),
+        draw(words),
+    )
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """All parts, in any combination."""
+    rated = draw(st.booleans())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return Plan(
+            draw(samplings()),
+            tuple(draw(st.lists(phases(rated), min_size=1, max_size=3))),
+            draw(budgets),
+            draw(optimizers),
+            draw(averagings),
+            draw(clippings),
+            draw(multiplicities | st.just(Multiplicity())),
+            draw(words),
+            tuple(draw(st.lists(words, max_size=2))),
+        )

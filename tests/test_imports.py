@@ -1,0 +1,153 @@
+"""The direction of imports: a chapter can be read alone, siblings do not know one another, one file assembles."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import saltflat
+
+ROOT = Path(saltflat.__file__).parent
+
+VALUES = {"errors", "accounting", "plan"}
+ASSEMBLED = VALUES | {"plans", "mechanism", "methods", "engine", "record", "data", "models"}
+MAY_IMPORT = {
+    "errors": set(),
+    "theory": {"errors"},
+    "accounting": {"errors"},
+    "plan": {"errors", "accounting"},
+    "plans": VALUES,
+    "mechanism": VALUES,
+    "methods": VALUES,
+    "engine": VALUES,
+    "record": VALUES,
+    "data": {"errors"},
+    "models": {"errors"},
+    "training": ASSEMBLED,
+    "cli": ASSEMBLED | {"training", "theory"},
+    "__main__": {"cli"},
+}
+SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def chapter_of(path: Path) -> str:
+    """The folder under the package, or the file itself at its top."""
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported_chapters(path: Path) -> set[str]:
+    """Every chapter that a file imports, also inside functions and for type checkers."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                parents = path.relative_to(ROOT.parent).parts[: -node.level]
+                base = ".".join((*parents, node.module or "")).strip(".")
+            else:
+                base = node.module or ""
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and _called(node).endswith("import_module"):
+            names = [_text(node.args[0])]
+        else:
+            continue
+        parts = [name.split(".") for name in names]
+        # The package itself holds no code but its version.
+        found |= {p[1] for p in parts if p[0] == "saltflat" and len(p) > 1 and p[1] != "__version__"}
+    return found
+
+
+def _called(node: ast.Call) -> str:
+    return ast.unparse(node.func)
+
+
+def _text(node: ast.expr) -> str:
+    """A string, or the fixed beginning of an f-string."""
+    if isinstance(node, ast.JoinedStr):
+        node = node.values[0]
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    """Fails when `methods` imports `engine`, also inside a function (tried)."""
+    chapter = chapter_of(path)
+    assert chapter in MAY_IMPORT, f"say in MAY_IMPORT what the new chapter {chapter!r} may import"
+    wrong = imported_chapters(path) - MAY_IMPORT[chapter] - {chapter}
+    assert not wrong, f"{chapter} must not import {sorted(wrong)}"
+
+
+def test_every_form_of_import_is_seen(tmp_path: Path) -> None:
+    """The check above is only as good as what it finds."""
+    folder = ROOT / "methods"  # for relative imports; nothing is written there
+    text = (
+        "import saltflat.engine\n"
+        "from saltflat.record import ledger\n"
+        "from saltflat import data, __version__\n"
+        "from ..models import build\n"
+        "def late():\n"
+        "    from saltflat.plans import sai\n"
+        "    importlib.import_module('saltflat.training.fit')\n"
+        "    importlib.import_module(f'saltflat.cli.{late}')\n"
+    )
+
+    class Written(type(folder)):  # type: ignore[misc]
+        def read_text(self, *_: object, **__: object) -> str:
+            return text
+
+    found = imported_chapters(Written(folder / "imagined.py"))
+    assert found == {"engine", "record", "data", "models", "plans", "training", "cli"}
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_plans_and_accounting_load_no_torch() -> None:
+    code = """
+import sys
+import saltflat, saltflat.plan, saltflat.plan.files, saltflat.plan.table, saltflat.accounting, saltflat.plans
+saltflat.plans.dp_sgd(noise_multiplier=4.0, population=60_000, batch_size=2048, steps=10)
+print("torch" in sys.modules)
+"""
+    assert run_python(code) == "False"
+
+
+def test_help_loads_neither_torch_nor_the_accountant() -> None:
+    code = """
+import sys
+sys.argv = ["saltflat", "--help"]
+from saltflat.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+heavy = {"torch", "dp_accounting", "numpy", "scipy", "sklearn", "matplotlib"}
+print("loaded:", sorted(heavy & set(sys.modules)))
+"""
+    assert run_python(code).endswith("loaded: []")
+
+
+def test_help_is_quick() -> None:
+    """Half a second, best of three."""
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "saltflat", "--help"], capture_output=True, check=True)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.5
+
+
+def test_every_public_name_is_there() -> None:
+    for name in saltflat.__all__:
+        assert getattr(saltflat, name) is not None
+    assert set(saltflat.__all__) <= set(dir(saltflat))
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        saltflat.nothing_of_the_kind  # noqa: B018
