@@ -3,6 +3,7 @@
     python benchmarks/central/run.py scatter --data-dir DIR     rates chosen on MNIST, then Fashion-MNIST
     python benchmarks/central/run.py scatter-ema --data-dir DIR the same with averaged iterates
     python benchmarks/central/run.py cifar --data-dir DIR       cnn-selu on CIFAR-10 (JPEG), ten epochs, ε = 1
+    python benchmarks/central/run.py settings --data-dir DIR    ρ, noise ratios and averages, on MNIST
     python benchmarks/central/run.py epochs --data-dir DIR      over how many epochs to spend a budget, on MNIST
 
 Every finished run adds one JSON file to ``benchmarks/central/results``; a run that is there is not made again.
@@ -114,11 +115,26 @@ def cifar(data_dir: str | None) -> None:
     run("cifar-cnn-selu-dp-sat", [*CIFAR, "--method", "dp-sat", "--rho", "0.02", *single], data_dir)
 
 
+def settings(data_dir: str | None) -> None:
+    """The methods' own settings, on MNIST with a small model at ε = 1, three runs each."""
+    base = ["--data", "mnist", "--model", "mlp", "--delta", "1e-5", "--batch-size", "2048", "--epsilon", "1"]
+    base += ["--epochs", "10"]
+    cells: list[tuple[str, list[str]]] = [("dp-sgd", [])]
+    cells += [("dp-sat", ["--rho", rho]) for rho in ("0.03", "0.1", "0.3")]
+    cells += [("sai", ["--noise-ratio", ratio, "--rho", "0.03"]) for ratio in ("1", "1.5", "3")]
+    cells += [("dp-sam", ["--noise-ratio", ratio, "--rho", "0.03"]) for ratio in ("1", "3")]
+    cells += [("dp-sgd+ema", []), ("dp-sgd+swa", [])]
+    for method, extra in cells:
+        label = "".join(extra).replace("--", "-")
+        for number in (1, 2, 3):
+            run(f"settings-mnist-{method}{label}-run{number}", [*base, "--method", method, *extra], data_dir)
+
+
 def epochs(data_dir: str | None) -> None:
     """One budget spent over more or fewer epochs, for a small and a larger model, settings otherwise default."""
-    for model in ("mlp", "logistic", "scatter-cnn"):
+    for model in ("mlp", "logistic"):
         for epsilon in (0.5, 1, 3):
-            for count in (3, 5, 10, 20, 40):
+            for count in (5, 10, 20, 40):
                 arguments = ["--data", "mnist", "--model", model, "--delta", "1e-5", "--batch-size", "2048"]
                 arguments += ["--epsilon", str(epsilon), "--epochs", str(count)]
                 run(f"epochs-mnist-{model}-eps{epsilon}-{count}", arguments, data_dir)
@@ -128,9 +144,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["scatter", "scatter-ema", "cifar", "epochs"])
+    parser.add_argument("what", choices=["scatter", "scatter-ema", "cifar", "epochs", "settings"])
     parser.add_argument("--data-dir")
     chosen = parser.parse_args()
-    {"scatter": scatter, "scatter-ema": scatter_ema, "cifar": cifar, "epochs": epochs}[chosen.what](
-        chosen.data_dir
-    )
+    {"scatter": scatter, "scatter-ema": scatter_ema, "cifar": cifar, "epochs": epochs, "settings": settings}[
+        chosen.what
+    ](chosen.data_dir)

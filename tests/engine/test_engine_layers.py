@@ -127,7 +127,7 @@ def norms(draw: Draw) -> tuple[nn.Module, Tensor]:
 @bounded(40)
 @given(norms())
 def test_norms(case: tuple[nn.Module, Tensor]) -> None:
-    """Fails when a scale is summed over one position too many (tried)."""
+    """Fails when a scale's gradient is averaged over positions (tried)."""
     layer, x = case
     rules = assert_matches(
         nn.Sequential(nn.Linear(x.shape[-1], x.shape[-1]), layer), x, micro_batches=(None, 3)
@@ -292,7 +292,7 @@ OPERATIONS = {
     st.booleans(),
 )
 def test_direct_parameters(operation: str, shape: tuple[int, ...], derived: bool) -> None:
-    """Broadcast in any way. Fails when a broadcast dimension is not summed over (tried)."""
+    """Broadcast in any way. Fails when a weight's dimensions are lined up at the wrong end (tried)."""
     torch.manual_seed(len(shape))
     run = OPERATIONS[operation]
     model = Fn(
@@ -307,7 +307,7 @@ def test_direct_parameters(operation: str, shape: tuple[int, ...], derived: bool
 @bounded(12)
 @given(st.sets(st.integers(0, 7), min_size=1, max_size=7), st.booleans())
 def test_any_part_may_be_frozen(frozen: set[int], nested: bool) -> None:
-    """Names are those of what is left. Fails when a frozen bias is taken for a trainable one (tried)."""
+    """Names are those of what is left. Fails when frozen parameters are among them (tried)."""
     torch.manual_seed(0)
     body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(36, 4))
     model: nn.Module = nn.Sequential(
@@ -342,7 +342,7 @@ def test_normalised_weights(kind: str, norm: str, seed: int) -> None:
 @bounded(10)
 @given(st.integers(1, 4), st.integers(1, 3), st.booleans())
 def test_tied_and_reused(length: int, times: int, scaled: bool) -> None:
-    """A table looked up and multiplied, a layer used again. Fails when norms of uses are added (tried)."""
+    """A table looked up and multiplied, a layer used again. Fails when norms of two uses are added (tried)."""
     torch.manual_seed(times)
 
     def run(self: Any, t: Tensor) -> Tensor:

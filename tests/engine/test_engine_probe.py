@@ -98,7 +98,7 @@ def test_a_batch_in_another_dimension_is_refused(steps: int) -> None:
 
 
 def test_a_recurrent_layer_fed_the_wrong_way_is_refused() -> None:
-    """Fails without the poisoned row (tried)."""
+    """Fails when neither outputs nor gradients are compared (tried)."""
     with pytest.raises(RefusedError, match="batch_first=True"):
         run(nn.LSTM(8, 4))
 
@@ -129,7 +129,7 @@ def test_a_buffer_that_follows_the_data_is_refused(dtype: torch.dtype) -> None:
 
 
 def test_a_counter_of_steps_is_not_refused() -> None:
-    """Fails when any change of a buffer is refused (tried)."""
+    """Fails when the probe does not put buffers back (tried)."""
 
     def count(self: Any, x: Tensor) -> Tensor:
         self.steps += 1
@@ -244,7 +244,7 @@ RANDOM = {
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_a_model_that_draws_at_random_is_accepted(name: str) -> None:
-    """And stays on the tape. Fails when the two passes of the probe see different draws (tried)."""
+    """And stays on the tape. Fails when the probe leaves the dropout inside a layer on (tried)."""
     torch.manual_seed(0)
     found = run(RANDOM[name]())
     assert "example by example" not in found.rules.values()
@@ -288,31 +288,45 @@ def test_outputs_may_hold_more_than_rows() -> None:
     assert_matches(Fn(net, layer=nn.Linear(8, 3), scale=weight()), X)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 300.0])
-def test_rounding_alone_does_not_refuse_a_model(scale: float) -> None:
-    """Confident examples leave gradients that are all rounding; the probe then looks again in float64.
+@pytest.mark.parametrize("level", [6.0, 6.5, 7.0])
+def test_rounding_alone_does_not_refuse_a_model(level: float) -> None:
+    """Saturated outputs leave gradients of a few digits, and the last one changes with the size of the batch.
 
-    Fails without the second look (tried).
+    Fails without the second look in float64 (tried).
     """
-    for seed in range(6):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 5))
-        with torch.no_grad():
-            model[4].weight.mul_(scale)
-        x = torch.randn(7, 8)
-        clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), x, model(x).argmax(1), 1.0)
-
-
-@pytest.mark.parametrize("held", [1e30, float("inf"), float("nan"), -1e30])
-def test_what_the_first_rows_hold_does_not_decide(held: float) -> None:
-    """The step never raises on data. Fails when the probe takes the rows as they are (tried)."""
     torch.manual_seed(0)
-    x = X.clone()
-    x[:3] = held
+
+    def saturated(self: Any, x: Tensor) -> Tensor:
+        return torch.tanh(0.1 * self.layer(x) + level + 5e-5 * len(x))
+
+    model = Fn(saturated, layer=nn.Linear(8, 200))
+    found = clipped_sum(model, lambda o, t: 1e6 * o.sum(1) * t, X[:, 0], torch.ones(7), 1.0)
+    assert set(found.rules.values()) == {"linear"}
+
+
+HELD = [1e30, float("inf"), float("nan"), -1e30]
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_no_row_decides_that_a_model_is_refused(held: float) -> None:
+    """The step never raises on data. Fails when a gradient that is not finite counts as another (tried)."""
+    torch.manual_seed(0)
+    x, targets = X.clone(), targets_for(7, torch.float32)
+    x[:3], targets[1] = held, held
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
-    targets = targets_for(7, torch.float32)
-    targets[1] = held
     clipped_sum(model, lambda o, t: o.flatten(1).square().sum(1) * t, x, targets, 1.0)
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("where", ["inputs", "targets"])
+def test_no_row_hides_that_examples_mix(held: float, where: str) -> None:
+    """Fails when the probe takes the rows as they are: there is nothing to compare (tried)."""
+    torch.manual_seed(0)
+    x, targets = X.clone(), targets_for(7, torch.float32)
+    (x if where == "inputs" else targets)[:5] = held
+    model = Fn(lambda self, x: self.layer(x.flip(0)).square(), layer=nn.Linear(8, 3))
+    with pytest.raises(RefusedError):
+        clipped_sum(model, smooth_loss, x, targets, 1.0)
 
 
 def test_autocast_is_accepted() -> None:
@@ -321,18 +335,13 @@ def test_autocast_is_accepted() -> None:
     def short(self: Any, x: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             h = torch.relu(self.a(x))
-            return self.c(torch.cat([h @ h.mT, self.b(h)], dim=2)).float()
+            return self.b(h @ h.mT).float()
 
     torch.manual_seed(0)
-    model = Fn(short, a=nn.Linear(8, 8), b=nn.Linear(8, 3), c=nn.Linear(8, 2))
+    model = Fn(short, a=nn.Linear(8, 8), b=nn.Linear(5, 3))
     found = run(model)
     assert set(found.rules.values()) == {"linear"}
-    plain = Fn(
-        lambda self, x: self.c(torch.cat([(h := torch.relu(self.a(x))) @ h.mT, self.b(h)], dim=2)),
-        a=model.a,
-        b=model.b,
-        c=model.c,
-    )
+    plain = Fn(lambda self, x: self.b((h := torch.relu(self.a(x))) @ h.mT), a=model.a, b=model.b)
     close = run(plain)
     assert distance(found.grads, close.grads) < 0.05 * length(close.grads)
 
@@ -358,7 +367,7 @@ def test_a_compiled_model_gives_the_same_sum(part: str) -> None:
 
 
 def test_activations_in_place_and_views_of_convolutions() -> None:
-    """Fails when a convolution's output cannot be viewed, or keeps its own copy (tried)."""
+    """Fails when the output of a convolution cannot be viewed as rows (tried)."""
 
     def net(self: Any, x: Tensor) -> Tensor:
         h = F.selu_(self.a(x))
@@ -374,7 +383,7 @@ def test_activations_in_place_and_views_of_convolutions() -> None:
 
 
 def test_a_regulariser_is_a_part_of_every_example() -> None:
-    """Fails when what the loss does with a weight is not on the tape (tried)."""
+    """Fails when a weight that is lifted to the rows is shared out among them (tried)."""
     torch.manual_seed(0)
     model = nn.Linear(8, 3).double()
 
@@ -392,7 +401,7 @@ def test_a_regulariser_is_a_part_of_every_example() -> None:
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_learned_temperature_in_the_loss(inside: bool) -> None:
-    """Of the model, or of its own and then left alone. Fails when it is taken for rows (tried)."""
+    """Of the model, or of its own and then left alone. Fails when gradients are accumulated (tried)."""
     torch.manual_seed(0)
     model = nn.Linear(8, 3).double()
     temperature = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
@@ -414,7 +423,7 @@ def test_a_learned_temperature_in_the_loss(inside: bool) -> None:
 def test_nothing_is_touched() -> None:
     """Generators, buffers, gradients, training modes, weights.
 
-    Fails when the probe draws from the caller's generator, or a gradient is accumulated (tried).
+    Fails when buffers are not put back, or a gradient is accumulated (tried).
     """
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -442,8 +451,8 @@ def test_nothing_is_touched() -> None:
 
 
 def test_the_probe_draws_nothing_from_the_callers_generator() -> None:
-    """Dropout is the same with and without the probe. Fails when the generator is not put back (tried)."""
-    model = nn.Sequential(nn.Linear(8, 6), nn.Dropout(0.5), nn.Linear(6, 3))
+    """Draws are the same with and without the probe. Fails when the generator is not put back (tried)."""
+    model = _with_linear(lambda self, x: F.dropout(self.layer(x * float(torch.randint(1, 9, ()))), 0.5))
     torch.manual_seed(3)
     checked = run(model, micro_batch=7)
     torch.manual_seed(3)

@@ -65,7 +65,7 @@ def test_one_example_moves_the_sum_by_at_most_the_clip_norm(name: str) -> None:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_a_bad_target_is_a_bad_example(name: str) -> None:
-    """The loss of one row is huge, infinite or NaN. Fails when only inputs are masked (tried)."""
+    """The loss of one row is huge, infinite or NaN. Fails when its gradients are not silenced (tried)."""
     torch.manual_seed(0)
     kind = ZOO[name]
     model, inputs = kind.build(), kind.inputs(5)
@@ -164,7 +164,7 @@ def test_a_short_vector_beside_a_long_one_is_not_lost(steps: int) -> None:
     "name", ["Linear on sequences", "Conv2d", "ConvTranspose2d", "re-used", "tied", "Conv3d"]
 )
 def test_ghosts_and_gradients_give_the_same_sum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails when the Gram matrices of the patches are not grouped by unit (tried)."""
+    """Fails when patches and output gradients are in different orders (tried)."""
     torch.manual_seed(0)
     kind = ZOO[name]
     model, inputs, targets = kind.build().double(), kind.inputs(6), targets_for(6)

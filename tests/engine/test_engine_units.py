@@ -25,7 +25,7 @@ def doubled(inputs: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", ZOO)
 @pytest.mark.parametrize("each", [2, 3])
 def test_a_unit_of_several_rows_is_clipped_once(name: str, each: int) -> None:
-    """Fails when rows are clipped one by one, or grouped across units (tried)."""
+    """Fails when rows are grouped across units (tried)."""
     torch.manual_seed(0)
     kind = ZOO[name]
     model, inputs, targets = kind.build().double(), doubled(kind.inputs(12)), targets_for(12)
@@ -66,7 +66,7 @@ def test_units_of_several_rows_use_the_same_rules(name: str) -> None:
     st.integers(1, 6),
 )
 def test_any_grouping_and_any_weights(each: int, units: int, numbers: list[float], micro_batch: int) -> None:
-    """Zero weights, of rows that only fill up, too. Fails when weights are applied after the clip (tried)."""
+    """Zero weights, of rows that only fill up, too. Fails when weights are left out (tried)."""
     torch.manual_seed(0)
     rows = each * units
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
@@ -81,7 +81,7 @@ def test_any_grouping_and_any_weights(each: int, units: int, numbers: list[float
 
 
 def test_one_bad_row_silences_its_unit_and_no_other() -> None:
-    """Fails when a row is silenced and its unit goes on without it (tried)."""
+    """Fails when the unit's gradients are not silenced (tried)."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(9, 2))
     x, targets = torch.randn(6, 2, 5), targets_for(6, torch.float32)

@@ -26,13 +26,13 @@ def rounded_up(value: float) -> float:
     return math.ceil(value * 10**DIGITS - 1e-9) / 10**DIGITS
 
 
-def least_scale(events_at: EventsAt, target: float, delta: float) -> float:
+def least_scale(events_at: EventsAt, target: float, delta: float, *, grid: float = FINE) -> float:
     """The least ``scale`` for which ``events_at(scale)`` costs at most ``target``, to four decimals.
 
     ``events_at`` must cost less the larger the scale. The search brackets on a coarse grid and finishes on
     the fine one. Where even the smallest scale costs less (a rate below δ, say), that is the answer.
 
-    Guarantees: recomputing ε at the returned scale, on the fine grid, never gives more than ``target``.
+    Guarantees: recomputing ε at the returned scale, on ``grid``, never gives more than ``target``.
 
     >>> at = lambda sigma: [SampledGaussian(sigma, 2048 / 60000, 1172)]
     >>> least_scale(at, target=1.0, delta=1e-5)
@@ -50,7 +50,7 @@ def least_scale(events_at: EventsAt, target: float, delta: float) -> float:
 
     # The grid grows with the target, or large budgets would need distributions that fill the memory.
     # A coarser grid only overstates ε.
-    coarse, fine = COARSE * max(1.0, target), FINE * max(1.0, target / 10)
+    coarse, fine = COARSE * max(1.0, target), grid * max(1.0, target / 10)
     low, high = _bracket(lambda scale: cost(scale, coarse), target)
     if cost(low, coarse) <= target:
         return rounded_up(low)

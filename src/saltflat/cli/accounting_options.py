@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -41,6 +42,12 @@ class PhaseRequest:
         return replace(self, noise_multiplier=noise_multiplier)
 
 
+def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and Path(value).suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise click.BadParameter(f"{value!r} does not end in .png, .svg or .pdf")
+    return value
+
+
 def accounting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that both commands take."""
     for option in reversed(
@@ -59,7 +66,10 @@ def accounting_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 f"Keys: {', '.join(_KEYS)}.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-            click.option("--plot", type=click.Path(dir_okay=False), help="Draw what ε buys into this picture file."),
+            click.option(
+                "--plot", type=click.Path(dir_okay=False), callback=_picture,
+                help="Draw what ε buys into this picture file (.png, .svg or .pdf).",
+            ),
         ]
     ):  # fmt: skip
         command = option(command)

@@ -24,7 +24,7 @@ def draw(path: str, sampling: Sampling, delta: float, *, epsilon: float, steps: 
         raise MissingDependencyError("matplotlib", "drawing --plot", "plot") from error
 
     def noise(rate: float, count: int, target: float) -> float:
-        return least_scale(lambda s: [SampledGaussian(s, rate, count)], target, delta)
+        return least_scale(lambda s: [SampledGaussian(s, rate, count)], target, delta, grid=COARSE)
 
     rate, population = sampling.rate, sampling.population
     here = noise(rate, steps, epsilon)

@@ -102,6 +102,9 @@ def merge_run_file(ctx: click.Context, path: str | None, params: dict[str, Any])
             continue
         if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             continue  # the command line wins
+        if isinstance(value, dict | list) or (isinstance(value, bool) and not options[name].is_flag):
+            faults.append(f"{key} = {value!r}: this is not a single number or text")
+            continue
         try:
             text = value if isinstance(value, bool) else str(value)
             merged[name] = options[name].type_cast_value(ctx, text)

@@ -14,7 +14,7 @@ from torch import nn
 from saltflat import plans
 from saltflat.data import DataSet, load
 from saltflat.data.files import cache_dir
-from saltflat.errors import InputError, PrivacyWarning
+from saltflat.errors import InputError, PrivacyWarning, check_count
 from saltflat.models import build, describe, scattering_features
 from saltflat.plan import (
     AutomaticClipping,
@@ -108,11 +108,12 @@ def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = N
         given["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if options.get("clipping"):
         given["clipping"] = CLIPPINGS[options["clipping"]](given.get("batch_size", 2048))
-    if options.get("views") or options.get("augmentations"):
+    if options.get("views") is not None or options.get("augmentations"):
         names = tuple(
             name.strip() for name in (options.get("augmentations") or "").split(",") if name.strip()
         )
-        given["multiplicity"] = Multiplicity(options.get("views") or 1, names)
+        views = options.get("views")
+        given["multiplicity"] = Multiplicity(1 if views is None else views, names)
     with warnings.catch_warnings():
         warnings.simplefilter("default", PrivacyWarning)
         return plans.by_name(options["method"], **given)
@@ -124,6 +125,7 @@ def default_batch_size(population: int) -> int:
     >>> default_batch_size(1437), default_batch_size(60_000)
     (256, 2048)
     """
+    check_count("population", population)
     return int(min(population, max(16, 2 ** round(math.log2(4.5 * population**0.557)))))
 
 

@@ -1,0 +1,52 @@
+"""Running the command line: as a process of its own, or quicker inside this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def saltflat(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """``saltflat ARGUMENTS`` in a process of its own."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "saltflat", *arguments],
+        capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def answer(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:
+    """The one JSON object that a command printed; anything else on standard output would break it."""
+    done = saltflat(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout, parse_constant=_no_constant)
+
+
+def _no_constant(word: str) -> None:
+    raise AssertionError(f"{word} is not JSON")
+
+
+class Inside:
+    """The same entry point in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, standard output, standard error."""
+        from saltflat.cli import main
+
+        self.monkeypatch.setattr(sys, "argv", ["saltflat", *arguments])
+        self.monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main exchanges it
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = self.capsys.readouterr()
+        code = stop.value.code
+        return (code if isinstance(code, int) else 0), out, err

@@ -1,0 +1,69 @@
+"""``saltflat compare`` through the real command line: a table, a picture, and going on after a cut-off."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from saltflat.cli.compare import final_accuracy, summarise
+
+COMMAND = [
+    sys.executable, "-m", "saltflat", "compare", "--data", "digits", "--methods", "dp-sgd,dp-sat+swa",
+    "--seeds", "2", "--epsilon", "2", "--delta", "1e-4", "--steps", "20", "--json",
+]  # fmt: skip
+
+
+def compare(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "--out", str(folder), *more], capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.slow
+def test_a_comparison_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+    """Fails when finished runs are made again, or when a cut-off run is taken for a finished one (tried)."""
+    done = compare(tmp_path / "c")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [row["method"] for row in result["methods"]] == ["dp-sgd", "dp-sat+swa"]
+    assert all(len(row["runs"]) == 2 and row["epsilon"] <= 2 for row in result["methods"])
+    assert result["methods"][0]["error_reduction"] == 0.0
+    assert Path(result["plot"]).read_bytes().startswith(b"\x89PNG")
+
+    cut = tmp_path / "c" / "dp-sgd-seed1"
+    kept = (tmp_path / "c" / "dp-sgd-seed0" / "weights.safetensors").read_bytes()
+    (cut / "certificate.json").unlink()
+    again = compare(tmp_path / "c")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "c" / "dp-sgd-seed0" / "weights.safetensors").read_bytes() == kept
+    assert (cut / "certificate.json").exists()
+    assert (tmp_path / "c" / "dp-sgd-seed1.cut-off-1" / "ledger.jsonl").exists()
+
+    other = compare(tmp_path / "c", "--clip-norm", "0.5")
+    assert other.returncode == 2
+    assert "another plan" in other.stderr
+    assert "Traceback" not in other.stderr
+
+
+def test_the_result_is_the_last_iterate_or_the_average_never_the_best_epoch() -> None:
+    history = [{"accuracy": 0.9}, {"accuracy": 0.8}]
+    last = {
+        "accuracy": 0.8,
+        "average_accuracy": None,
+        "history": history,
+        "epsilon": 1.0,
+        "steps": 2,
+        "seconds": 1.0,
+    }
+    averaged = last | {
+        "average_accuracy": 0.85,
+        "history": [row | {"average_accuracy": 0.85} for row in history],
+    }
+    assert (final_accuracy(last), final_accuracy(averaged)) == (0.8, 0.85)
+    first, second = summarise({"a": [last, last], "b": [averaged, averaged]})
+    assert second["error_reduction"] == pytest.approx((0.85 - 0.8) / 0.2)
+    assert first["last_iterates_variance"] == pytest.approx(0.0025)

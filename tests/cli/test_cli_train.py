@@ -1,0 +1,227 @@
+"""``saltflat train`` and its siblings, from the command line to the run folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import Inside, answer, saltflat
+
+import saltflat as sf
+from saltflat.record.ledger import Ledger
+
+QUICK = ("--noise-multiplier", "4", "--delta", "1e-4", "--batch-size", "256", "--steps", "12")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Inside:
+    monkeypatch.chdir(tmp_path)
+    return Inside(monkeypatch, capsys)
+
+
+def test_train_on_digits(tmp_path: Path) -> None:
+    """A budget in, a folder out that Python reads again."""
+    out = tmp_path / "run"
+    found = answer(
+        "train", "--data", "digits", "--model", "mlp", "--epsilon", "3", "--delta", "1e-4",
+        "--batch-size", "256", "--epochs", "20", "--out", str(out), "--json",
+    )  # fmt: skip
+    assert found["accuracy"] > 0.8
+    assert 2.9 < found["epsilon"] <= 3.0
+    assert {key: found[key] for key in ("delta", "method", "out", "private", "relation", "steps")} == {
+        "delta": 1e-4, "method": "dp-sgd", "out": str(out), "private": True, "relation": "zero-out", "steps": 112,
+    }  # fmt: skip
+    assert found["seconds"] > 0
+    files = {path.name for path in out.iterdir()}
+    assert {"plan.json", "ledger.jsonl", "weights.safetensors", "metrics.jsonl", "certificate.json"} <= files
+    again = sf.Run.load(out)
+    assert again.accuracy == found["accuracy"]
+    assert again.epsilon == found["epsilon"]
+    test = sf.data.load("digits").test
+    right = (again.predict(test.inputs) == test.targets).double().mean()
+    assert float(right) == pytest.approx(found["accuracy"])
+    assert Ledger.read(out / "ledger.jsonl").releases == 112
+
+
+def test_an_average_and_a_declared_population(run: Inside) -> None:
+    code, out, _ = run(
+        "train", "--method", "sai+ema", "--population", "1437", *QUICK, "--out", "here", "--json"
+    )
+    found = json.loads(out)
+    assert code == 0
+    assert found["method"] == "sai+ema"
+    assert found["average_accuracy"] is not None
+    assert found["relation"] == "add-remove"
+    assert (Path("here") / "average.safetensors").exists()
+
+
+def test_a_seeded_run_is_marked(run: Inside) -> None:
+    code, out, _ = run("train", *QUICK, "--seed", "1", "--out", "here", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["epsilon"], found["private"]) == ("inf", False)
+    code, out, _ = run("train", *QUICK, "--seed", "1", "--out", "there", "--quiet")
+    assert "NOT PRIVATE" in out
+
+
+def test_the_plan_comes_before_the_run_and_folders_are_numbered(run: Inside) -> None:
+    code, out, err = run("train", *QUICK)
+    assert code == 0
+    assert "12 steps over Poisson" in err
+    assert "total: ε =" in err
+    assert "accuracy" in out
+    run("train", *QUICK, "--quiet")
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["digits-dp-sgd", "digits-dp-sgd-2"]
+
+
+def test_what_is_warned_of_is_said_on_the_terminal_only(tmp_path: Path) -> None:
+    """Another size than declared, and a δ that could publish a row: once each, and stored nowhere."""
+    settings = ("--noise-multiplier", "4", "--delta", "1e-2", "--batch-size", "256", "--steps", "2")
+    done = saltflat("train", "--population", "2000", *settings, "--out", "here", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.count("saltflat: warning: The data has 1437 rows") == 1
+    assert done.stderr.count("publishes a random row") == 1
+    for path in (tmp_path / "here").rglob("*.json*"):
+        assert "1437" not in path.read_text()
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_run_file_uses_the_same_words(run: Inside, tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "run.toml",
+        'data = "digits"\nmethod = "dp-sat"\nnoise-multiplier = 4\ndelta = 1e-4\nbatch_size = 256\n'
+        'steps = 3\nrho = 0.1\nout = "filed"\njson = true\n',
+    )
+    code, out, _ = run("train", file)
+    assert code == 0
+    assert json.loads(out)["method"] == "dp-sat"
+    plan = sf.Plan.load(Path("filed") / "plan.json")
+    assert plan.phases[0].ascent == sf.plan.PreviousRelease(0.1)
+    code, out, _ = run("train", file, "--steps", "2", "--out", "other")
+    assert json.loads(out)["steps"] == 2
+
+
+def test_a_run_file_with_faults_says_them_all(run: Inside, tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "run.toml",
+        'epsilom = 3\nbatch-size = "many"\nsteps = [1]\nquiet = true\nepochs = true\n[data]\nname = "x"\n',
+    )
+    code, _, err = run("train", file)
+    assert code == 2
+    assert "unknown key 'epsilom'. Did you mean 'epsilon'" in err
+    for key in ("batch-size = 'many'", "steps = [1]", "epochs = True", "data = {"):
+        assert key in err
+    assert not Path("runs").exists()
+    code, _, err = run("train", write(tmp_path / "broken.toml", "epsilon = ="))
+    assert code == 2
+    assert "cannot be read" in err
+
+
+BAD: dict[str, tuple[tuple[str, ...], str]] = {
+    "budget": (("--epsilon", "-1"), "epsilon=-1.0"),
+    "budget and noise": (("--epsilon", "1", "--noise-multiplier", "2"), "both are given"),
+    "delta": (("--delta", "2"), "delta=2.0"),
+    "population": (("--population", "0"), "population=0"),
+    "batch": (("--batch-size", "5000"), "batch_size=5000 is larger than population=1437"),
+    "steps": (("--steps", "0"), "steps=0"),
+    "epochs": (("--epochs", "nan"), "epochs=nan"),
+    "steps and epochs": (("--steps", "3", "--epochs", "3"), "epochs or steps, not both"),
+    "method": (("--method", "dp-stg"), "Did you mean 'dp-sgd'"),
+    "suffix": (("--method", "dp-sgd+sva"), "Did you mean 'swa'"),
+    "model": (("--model", "mlq"), "Did you mean 'mlp'"),
+    "data": (("--data", "digitz"), "digitz"),
+    "optimizer": ((*QUICK, "--optimizer", "adan"), "Did you mean 'adam'"),
+    "momentum": ((*QUICK, "--momentum", "-1"), "Invalid momentum value"),
+    "device": ((*QUICK, "--device", "abacus"), "device='abacus'"),
+    "seed": ((*QUICK, "--seed", "-1"), "seed=-1"),
+    "views": ((*QUICK, "--views", "0"), "views=0"),
+    "augmentations": ((*QUICK, "--augmentations", "turn"), "augmentations='turn'"),
+    "switch": ((*QUICK, "--method", "sai", "--switch", "soon"), "'soon' is not a fraction"),
+    "preset": (("--preset", "paper"), "has no settings there"),
+    "option": (("--epsilonn", "1"), "No such option"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_a_sentence_and_exit_code_two(case: str, run: Inside) -> None:
+    """And no folder is left behind."""
+    arguments, words = BAD[case]
+    code, out, err = run("train", *arguments)
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert not Path("runs").exists()
+
+
+def test_a_folder_with_a_run_is_not_written_over(run: Inside) -> None:
+    assert run("train", *QUICK, "--out", "here", "--quiet")[0] == 0
+    code, _, err = run("train", *QUICK, "--out", "here", "--quiet")
+    assert code == 2
+    assert "already holds a run" in err
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    bad = ("calibrate", "--epsilon", "-1", "--population", "9", "--batch-size", "3", "--steps", "1")
+    plain, debug = saltflat(*bad, cwd=tmp_path), saltflat(*bad, "--debug", cwd=tmp_path)
+    assert plain.returncode == 2
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in debug.stderr
+    assert "InputError" in debug.stderr
+    assert debug.returncode != 0
+
+
+@pytest.mark.slow
+def test_quickstart(tmp_path: Path) -> None:
+    found = answer("quickstart", "--seeds", "1", "--json", cwd=tmp_path)
+    assert set(found["accuracy"]) == {"dp-sgd", "dp-sat", "sai", "dp-sgd+swa"}
+    assert all(values[0] > 0.7 for values in found["accuracy"].values())
+    assert (found["epsilon"], found["delta"]) == (2.0, 1e-4)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_quickstart_tells_its_story(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    from saltflat.cli import quickstart
+
+    monkeypatch.setattr(quickstart, "SETTINGS", quickstart.SETTINGS | {"epsilon": 0.5, "epochs": 5})
+    code, out, _ = run("quickstart", "--seeds", "2")
+    assert code == 0
+    for words in (
+        "dp-sgd",
+        "dp-sat",
+        "sai",
+        "total: ε = ",
+        "± between seeds",
+        "won",
+        "guarantees",
+        "try next",
+    ):
+        assert words in out
+
+
+def test_the_verdict_is_honest() -> None:
+    from saltflat.cli.quickstart import verdict
+
+    assert verdict({"a": [0.9], "b": [0.5]}).startswith("No method won")
+    assert verdict({"a": [0.90, 0.91, 0.92], "b": [0.5, 0.51, 0.52]}).startswith("a won: 91.0 %, 40.0 points")
+    assert verdict({"a": [0.90, 0.80, 0.85], "b": [0.84, 0.86, 0.85]}).startswith("No method won")
+
+
+def test_a_table_of_ones_own_with_people(run: Inside, tmp_path: Path) -> None:
+    rows = [f"{i % 7},{(i * 3) % 5},{'yes' if i % 2 else 'no'},{i % 30}" for i in range(120)]
+    write(tmp_path / "visits.csv", "height,weight,outcome,patient\n" + "\n".join(rows) + "\n")
+    settings = ("--noise-multiplier", "4", "--delta", "1e-3", "--steps", "3", "--batch-size", "8")
+    code, out, err = run(
+        "train", "--data", "visits.csv", "--label", "outcome", "--group", "patient", *settings, "--json"
+    )
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    assert found["unit"] == "person"
+    assert math.isfinite(found["epsilon"])
