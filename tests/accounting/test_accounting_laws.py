@@ -26,7 +26,7 @@ from saltflat.accounting.calibrate import SMALLEST_SCALE
 from saltflat.errors import InputError
 
 
-@bounded(10)
+@bounded(8)
 @given(
     target=st.floats(0.1, 2.0),
     delta=st.sampled_from([1e-8, 1e-6, 1e-5, 1e-3]),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_helpers import Inside, answer, saltflat
@@ -30,39 +32,39 @@ def test_calibrate_and_account_are_inverses() -> None:
     assert back["rate"] == 2048 / 60_000
 
 
-def test_phases_are_accounted_jointly() -> None:
-    found = answer(
-        "account", *CIFAR, "--phase", "steps=244,noise-multiplier=2.931",
-        "--phase", "steps=488,noise-multiplier=29.485", "--json",
-    )  # fmt: skip
+def found_by(run: Inside, *arguments: str) -> dict[str, Any]:
+    """The JSON of a command that went well."""
+    code, out, err = run(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_phases_are_accounted_jointly(run: Inside) -> None:
+    first, second = "steps=244,noise-multiplier=2.931", "steps=488,noise-multiplier=29.485"
+    found = found_by(run, "account", *CIFAR, "--phase", first, "--phase", second)
     assert found["epsilon"] == pytest.approx(0.8665, rel=2e-3)
     assert found["noise_multiplier"] == [2.931, 29.485]
     assert [phase["steps"] for phase in found["phases"]] == [244, 488]
     assert sum(phase["epsilon_alone"] for phase in found["phases"]) > found["epsilon"]
 
 
-def test_two_queries_on_a_batch() -> None:
-    found = answer(
-        "account", *CIFAR, "--steps", "732", "--noise-multiplier", "4.2523", "--queries", "2", "--json"
-    )
+def test_two_queries_on_a_batch(run: Inside) -> None:
+    settings = ("--steps", "732", "--noise-multiplier", "4.2523", "--queries", "2")
+    found = found_by(run, "account", *CIFAR, *settings)
     assert found["epsilon"] == pytest.approx(1.498, rel=2e-3)
     assert found["epsilon_rdp"] == pytest.approx(1.639, rel=1e-3)
 
 
-def test_a_phase_without_noise_is_solved_for() -> None:
-    found = answer(
-        "calibrate", "--epsilon", "1", *CIFAR, "--phase", "steps=244,noise-multiplier=2.931",
-        "--phase", "steps=488", "--json",
-    )  # fmt: skip
+def test_a_phase_without_noise_is_solved_for(run: Inside) -> None:
+    phases = ("--phase", "steps=244,noise-multiplier=2.931", "--phase", "steps=488")
+    found = found_by(run, "calibrate", "--epsilon", "1", *CIFAR, *phases)
     assert found["noise_multiplier"] == pytest.approx([2.931, 6.83], rel=2e-3)
     assert found["epsilon"] <= 1.0
 
 
-def test_ratios_are_kept() -> None:
-    found = answer(
-        "calibrate", "--epsilon", "1", *CIFAR, "--phase", "epochs=10,noise-ratio=1",
-        "--phase", "epochs=20,noise-ratio=10.06", "--json",
-    )  # fmt: skip
+def test_ratios_are_kept(run: Inside) -> None:
+    phases = ("--phase", "epochs=10,noise-ratio=1", "--phase", "epochs=20,noise-ratio=10.06")
+    found = found_by(run, "calibrate", "--epsilon", "1", *CIFAR, *phases)
     assert found["noise_multiplier"] == pytest.approx([2.606, 26.215], rel=2e-3)
     assert [phase["steps"] for phase in found["phases"]] == [244, 488]
 
@@ -80,14 +82,24 @@ def test_a_truncated_sampler_has_no_renyi_bound(run: Inside) -> None:
     assert "Rényi bound: not supported here" in out
 
 
-@pytest.mark.parametrize(("command", "name"), [("calibrate", "budget.png"), ("account", "budget.svg")])
-def test_a_picture_of_what_a_budget_buys(command: str, name: str, tmp_path: Path) -> None:
-    given = ("--epsilon", "1") if command == "calibrate" else ("--noise-multiplier", "6")
-    done = saltflat(command, *given, *FASHION, "--steps", "1172", "--plot", str(tmp_path / name))
+def test_a_picture_of_what_a_budget_buys(tmp_path: Path) -> None:
+    picture = tmp_path / "budget.png"
+    done = saltflat("calibrate", "--epsilon", "1", *FASHION, "--steps", "1172", "--plot", str(picture))
     assert done.returncode == 0, done.stderr
-    content = (tmp_path / name).read_bytes()
-    assert content.startswith(b"\x89PNG") if name.endswith("png") else b"<svg" in content[:2000]
-    assert f"wrote {tmp_path / name}" in done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert f"wrote {picture}" in done.stderr
+
+
+def test_a_picture_around_a_given_noise(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The curves are the same function; here only what it is asked for."""
+    asked: list[Any] = []
+    monkeypatch.setattr("saltflat.cli.budget_plot.draw", lambda *a, **k: asked.append((a[0], k)))
+    code, _, _ = run("account", *FASHION, "--steps", "100", "--noise-multiplier", "4", "--plot", "budget.svg")
+    assert code == 0
+    [(path, facts)] = asked
+    assert path == "budget.svg"
+    assert facts["steps"] == 100
+    assert facts["epsilon"] > 0
 
 
 BAD = {

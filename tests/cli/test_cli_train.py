@@ -22,6 +22,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return Inside(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_train_on_digits(tmp_path: Path) -> None:
     """A budget in, a folder out that Python reads again."""
     out = tmp_path / "run"

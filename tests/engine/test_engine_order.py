@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from saltflat.engine import clipped_sum
 
-STEPS = 4
+STEPS = 7
 
 
 def by_mask(self: Any, x: Tensor, lengths: Tensor) -> Tensor:

@@ -309,7 +309,10 @@ HELD = [1e30, float("inf"), float("nan"), -1e30]
 
 @pytest.mark.parametrize("held", HELD)
 def test_no_row_decides_that_a_model_is_refused(held: float) -> None:
-    """The step never raises on data. Fails when a gradient that is not finite counts as another (tried)."""
+    """The step never raises on data.
+
+    Fails when rows are taken as they are, and what is then not finite counts as a difference (tried).
+    """
     torch.manual_seed(0)
     x, targets = X.clone(), targets_for(7, torch.float32)
     x[:3], targets[1] = held, held
@@ -415,6 +418,17 @@ def test_a_learned_temperature_in_the_loss(inside: bool) -> None:
     found = clipped_sum(model, loss_fn, X.double(), targets_for(7), 0.3)
     assert distance(found.grads, expected) < 1e-10
     assert temperature.grad is None
+
+
+def test_hooks_on_gradients_are_called_for_each_example() -> None:
+    """A mask on a weight's gradient, say. Fails when the tape passes them over: the model is refused (tried)."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3).double()
+    model.weight.register_hook(lambda grad: grad * (torch.arange(8) < 4))
+    expected, _ = explicit(model, smooth_loss, X.double(), targets_for(7), 0.3)
+    found = clipped_sum(model, smooth_loss, X.double(), targets_for(7), 0.3)
+    assert distance(found.grads, expected) < 1e-10
+    assert float(found.grads["weight"][:, 4:].abs().max()) == 0
 
 
 # --- no trace ---------------------------------------------------------------------------------------

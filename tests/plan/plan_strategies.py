@@ -95,14 +95,18 @@ def phases(draw: st.DrawFn, rated: bool) -> Phase:
 def plans(draw: st.DrawFn) -> Plan:
     """All parts, in any combination."""
     rated = draw(st.booleans())
+    stretches = tuple(draw(st.lists(phases(rated), min_size=1, max_size=3)))
+    averaging = draw(averagings)
+    if isinstance(averaging, Swa) and sum(phase.steps for phase in stretches) < 10_000:
+        averaging = Swa(averaging.start)  # every iterate, so that there is one to average
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         return Plan(
             draw(samplings()),
-            tuple(draw(st.lists(phases(rated), min_size=1, max_size=3))),
+            stretches,
             draw(budgets),
             draw(optimizers),
-            draw(averagings),
+            averaging,
             draw(clippings),
             draw(multiplicities | st.just(Multiplicity())),
             draw(words),

@@ -22,7 +22,7 @@ COARSE = 1e-3
 FINE = 1e-4
 # How many points the privacy loss of one release may have. Little noise makes it long: at σ = 0.05 on the
 # fine grid, composing it would take minutes and gigabytes.
-POINTS = 250_000
+POINTS = 110_000
 
 
 def check_delta(delta: float) -> None:

@@ -53,7 +53,7 @@ def examine(model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Any, targe
     refuse_by_name(model)
     core: nn.Module = getattr(model, "_orig_mod", model)
     rows = torch.arange(MOST, device=targets.device) % len(targets)
-    few, (answers,) = _tamed(take(inputs, rows), len(targets)), _tamed((targets[rows],), MOST)
+    few, answers = _tamed(take(inputs, rows), unlike=True), _tamed(targets[rows], unlike=False)
     with _untouched(core):
         _refuse_mixing(core, take(few, slice(0, 3)))
         return _compared(_Trial(core, loss_fn, few, answers))
@@ -143,10 +143,10 @@ class _Trial:
         return {key: use.gradients() for key, use in tape.collected().items()}, frozenset(tape.ratios)
 
     def one_by_one(self) -> dict[int, Tensor] | None:
-        """Plain autograd on single rows; None if the model does not take a batch of one."""
+        """Plain autograd on three single rows; None if the model does not take a batch of one."""
         try:
             check_losses(self.losses(slice(0, 1)), 1)
-            uses = example_by_example(self.parameters, self.losses, MOST, 1)
+            uses = example_by_example(self.parameters, self.losses, 3, 1)
         except (RuntimeError, IndexError, ValueError):
             return None
         return {key: use.grads for key, use in uses.items()}
@@ -171,6 +171,8 @@ def _compared(trial: _Trial) -> Findings:
     with _WithoutChance():
         alone = trial.one_by_one()
         off_tape = Findings(off_tape=True, needs_company=alone is None)
+        if any(p._backward_hooks for p in trial.parameters):  # plain autograd alone calls them
+            return off_tape
         elsewhere: BatchElsewhereError | None = None
         found = dict.fromkeys((3, 2, MOST), False)
         for rows in found:
@@ -250,18 +252,22 @@ def _longer(value: Any) -> Any:
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def _tamed(inputs: Any, rows: int) -> Any:
-    """Numbers of a common size, so that no row decides whether a model is refused; copies made unlike."""
+def _tamed(values: Any, unlike: bool) -> Any:
+    """Numbers of a common size in place of wild ones: no row decides, or hides, that a model is refused.
+
+    With ``unlike``, rows that are copies of one another become different.
+    """
 
     def tame(t: Any) -> Any:
         if not isinstance(t, Tensor) or not t.is_floating_point():
             return t
-        tame = t.nan_to_num(0.0, 1.0, -1.0).clamp(-1e4, 1e4)
-        if rows < MOST:
-            tame = tame * torch.linspace(1.0, 0.6, MOST).to(tame).view(-1, *[1] * (t.dim() - 1))
-        return tame
+        filling = torch.arange(1, t.numel() + 1, device=t.device, dtype=torch.float64).mul(0.618034).frac()
+        mild = torch.where(t.abs() <= 1e4, t, filling.view(t.shape).to(t.dtype))
+        return (
+            mild * torch.linspace(1.0, 0.6, len(t)).to(t).view(-1, *[1] * (t.dim() - 1)) if unlike else mild
+        )
 
-    return _each(tame, inputs)
+    return _each(tame, values)
 
 
 def _poisoned(inputs: Any) -> Any:
