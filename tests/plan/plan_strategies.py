@@ -97,7 +97,7 @@ def plans(draw: st.DrawFn) -> Plan:
     rated = draw(st.booleans())
     stretches = tuple(draw(st.lists(phases(rated), min_size=1, max_size=3)))
     averaging = draw(averagings)
-    if isinstance(averaging, Swa) and sum(phase.steps for phase in stretches) < 10_000:
+    if isinstance(averaging, Swa) and sum(phase.steps for phase in stretches) < 100_000:
         averaging = Swa(averaging.start)  # every iterate, so that there is one to average
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)

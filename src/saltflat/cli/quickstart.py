@@ -28,6 +28,7 @@ def command(seeds: int, as_json: bool) -> None:
     from saltflat.data import load
 
     started = time.perf_counter()
+    torch.set_num_threads(1)  # a model this small is slower with more, and much slower on a busy machine
     data = load("digits")
     if not as_json:
         click.echo(
