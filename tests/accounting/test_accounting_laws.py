@@ -36,7 +36,7 @@ from saltflat.errors import InputError
 def test_calibration_never_exceeds_its_target_and_wastes_nothing(
     target: float, delta: float, rate: float, steps: int
 ) -> None:
-    """Fails when the answer is rounded to the nearest four decimals instead of up (tried)."""
+    """Fails when the answer is rounded down to four decimals instead of up (tried)."""
     sigma = least_scale(lambda s: [SampledGaussian(s, rate, steps)], target, delta)
     assert epsilon([SampledGaussian(sigma, rate, steps)], delta) <= target
     if sigma > SMALLEST_SCALE:

@@ -355,7 +355,7 @@ def assert_bit_for_bit(a: list[Tensor], b: list[Tensor]) -> None:
 
 
 def test_dp_sat_without_radius_is_dp_sgd() -> None:
-    """Bit for bit. Fails when a displacement by zero is added and subtracted again (tried)."""
+    """Bit for bit. Fails when a radius of zero is taken for none given (tried)."""
     assert_bit_for_bit(final_weights(plans.dp_sat(rho=0.0, **COMMON)), final_weights(plans.dp_sgd(**COMMON)))
     assert not torch.equal(
         final_weights(plans.dp_sat(rho=0.1, **COMMON))[0], final_weights(plans.dp_sgd(**COMMON))[0]

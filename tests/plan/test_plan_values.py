@@ -175,6 +175,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Optimizer("sgd", {"momentum": math.inf}), "momentum"),
     (lambda: Optimizer("sgd", {"momentum": "0.9"}), "momentum"),  # type: ignore[dict-item]
     (lambda: Plan(Poisson(100, 10), (), BUDGET), "phases"),
+    (lambda: Plan(Poisson(100, 10), (Phase(9, 1.0),), BUDGET, averaging=Swa(0.5, 6)), "averaging"),
     (lambda: Plan(Poisson(100, 10), (3,), BUDGET), "phases"),  # type: ignore[arg-type]
     (lambda: Plan("poisson", (Phase(1, 1.0),), BUDGET), "sampling"),  # type: ignore[arg-type]
     (lambda: Plan(Poisson(100, 10), (Phase(1, 1.0),), 1.0), "budget"),  # type: ignore[arg-type]
