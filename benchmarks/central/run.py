@@ -5,6 +5,7 @@
     python benchmarks/central/run.py cifar --data-dir DIR       cnn-selu on CIFAR-10 (JPEG), ten epochs, ε = 1
     python benchmarks/central/run.py settings --data-dir DIR    ρ, noise ratios and averages, on MNIST
     python benchmarks/central/run.py epochs --data-dir DIR      over how many epochs to spend a budget, on MNIST
+    python benchmarks/central/run.py table                      what has been found so far
 
 Every finished run adds one JSON file to ``benchmarks/central/results``; a run that is there is not made again.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import statistics
 import subprocess
 import sys
 import time
@@ -140,13 +143,32 @@ def epochs(data_dir: str | None) -> None:
                 run(f"epochs-mnist-{model}-eps{epsilon}-{count}", arguments, data_dir)
 
 
+def table(data_dir: str | None) -> None:
+    """What is in the results so far, as a Markdown table: mean over runs, deviation, number of runs."""
+    cells: dict[str, list[float]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        found = json.loads(path.read_text())
+        averaged = found["average_accuracy"]
+        value = found["accuracy"] if averaged is None else averaged
+        cells.setdefault(re.sub(r"-run\d+$", "", path.stem), []).append(100 * value)
+    print("| cell | accuracy, % | runs |\n|---|---|---|")
+    for name, values in cells.items():
+        deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        print(f"| {name} | {statistics.fmean(values):.2f}{deviation} | {len(values)} |")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["scatter", "scatter-ema", "cifar", "epochs", "settings"])
+    parser.add_argument("what", choices=["scatter", "scatter-ema", "cifar", "epochs", "settings", "table"])
     parser.add_argument("--data-dir")
     chosen = parser.parse_args()
-    {"scatter": scatter, "scatter-ema": scatter_ema, "cifar": cifar, "epochs": epochs, "settings": settings}[
-        chosen.what
-    ](chosen.data_dir)
+    {
+        "scatter": scatter,
+        "scatter-ema": scatter_ema,
+        "cifar": cifar,
+        "epochs": epochs,
+        "settings": settings,
+        "table": table,
+    }[chosen.what](chosen.data_dir)

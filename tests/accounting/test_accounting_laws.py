@@ -26,7 +26,7 @@ from saltflat.accounting.calibrate import SMALLEST_SCALE
 from saltflat.errors import InputError
 
 
-@bounded(8)
+@bounded(6)
 @given(
     target=st.floats(0.1, 2.0),
     delta=st.sampled_from([1e-8, 1e-6, 1e-5, 1e-3]),
@@ -43,7 +43,7 @@ def test_calibration_never_exceeds_its_target_and_wastes_nothing(
         assert epsilon([SampledGaussian(sigma - 2e-4, rate, steps)], delta) > target
 
 
-@bounded(4)
+@bounded(3)
 @given(target=st.floats(0.3, 1.5), ratio=st.floats(0.2, 8.0), first=st.integers(1, 200))
 def test_two_phase_calibration_never_exceeds_its_target(target: float, ratio: float, first: int) -> None:
     def events(scale: float) -> list[SampledGaussian]:
@@ -55,7 +55,7 @@ def test_two_phase_calibration_never_exceeds_its_target(target: float, ratio: fl
     assert epsilon(events(least_scale(events, target, 1e-5)), 1e-5) <= target
 
 
-@bounded(12)
+@bounded(8)
 @given(
     sigma=st.floats(0.7, 8.0),
     rate=st.floats(0.005, 0.4),

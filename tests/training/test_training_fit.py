@@ -161,6 +161,20 @@ def test_a_run_that_diverges_still_writes_json(tmp_path: Path) -> None:
     assert rows == run.history
 
 
+def test_the_progress_bar_shows_public_numbers_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    plan = plans.dp_sgd(**COMMON)
+    sf.fit(small_net(), small_data(), plan, evaluate=small_data(15, 1), progress=True)
+    shown = capsys.readouterr().err
+    for words in ("dp-sgd", "10/10", "accuracy", "test loss", "ε so far", "of the plan's"):
+        assert words in " ".join(shown.split())
+    sf.fit(small_net(), small_data(), plan, progress=False)
+    sf.fit(small_net(), small_data(), plan)  # this is no terminal
+    assert capsys.readouterr().err == ""
+
+
 def test_weights_of_unused_modes_are_left_alone() -> None:
     """Evaluation returns each module to the mode it was in, and takes no gradient."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)).double()
