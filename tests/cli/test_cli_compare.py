@@ -67,3 +67,11 @@ def test_the_result_is_the_last_iterate_or_the_average_never_the_best_epoch() ->
     first, second = summarise({"a": [last, last], "b": [averaged, averaged]})
     assert second["error_reduction"] == pytest.approx((0.85 - 0.8) / 0.2)
     assert first["last_iterates_variance"] == pytest.approx(0.0025)
+
+
+def test_a_setting_that_the_method_does_not_have_is_refused() -> None:
+    """Fails when it is silently ignored (tried)."""
+    command = [sys.executable, "-m", "saltflat", "train", "--method", "dp-sgd", "--rho", "0.1"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 2
+    assert "rho=0.1 is not one" in found.stderr

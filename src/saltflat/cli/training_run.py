@@ -91,7 +91,15 @@ def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = N
     """The plan that the options describe; what is missing is filled in, and said in the plan's notes."""
     given = {word: options[word] for word in PLAN_WORDS if options.get(word) is not None}
     accepted = inspect.signature(plans.METHODS.get(options["method"].split("+")[0], plans.dp_sgd)).parameters
-    given |= {w: options[w] for w in METHOD_WORDS if options.get(w) is not None and w in accepted}
+    own = {word: options[word] for word in METHOD_WORDS if options.get(word) is not None}
+    for word in [word for word in own if word not in accepted]:
+        if not options.get("methods"):  # a comparison gives each method those that it knows
+            raise InputError(
+                word, own[word], f"a setting of {options['method']}", problem="is not one",
+                cure=f"Leave --{word.replace('_', '-')} out, or choose a method that has it.",
+            )  # fmt: skip
+        del own[word]
+    given |= own
     people = data.train.groups
     if "population" not in given:
         count = len(data.train) if people is None else len(people.unique())
