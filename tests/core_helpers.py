@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from saltflat.data.people import People
 from saltflat.data.source import Examples
-from saltflat.engine.clipped_sum import LossFunction, clipped_sum
+from saltflat.engine.batch import LossFunction
+from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.errors import PrivacyWarning
 from saltflat.plan import Plan
 from saltflat.record.ledger import Ledger

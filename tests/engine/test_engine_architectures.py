@@ -8,7 +8,7 @@ from engine_helpers import assert_matches
 from engine_networks import ARCHITECTURES
 from engine_weight_uses import positions_repeated
 
-from saltflat.engine import tape
+from saltflat.engine import derived
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -25,6 +25,6 @@ def test_derived_weights_are_carried_back_in_any_number_of_pieces(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails when a piece gets the rows of another (tried)."""
-    monkeypatch.setattr(tape, "DIAGONAL_LIMIT", limit)
+    monkeypatch.setattr(derived, "DIAGONAL_LIMIT", limit)
     torch.manual_seed(0)
     assert_matches(*positions_repeated())

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from saltflat.engine import lanes
 from saltflat.engine import rules as _rules
+from saltflat.engine.batch import Batch, Facts, LossFunction
+from saltflat.engine.calling import has_compiled_parts
 from saltflat.engine.clipping import ClippingFunction, flat, total_norm
-from saltflat.engine.fallback import example_by_example
-from saltflat.engine.tape import OffTapeError, Tape
-from saltflat.engine.uses import Use, merged
+from saltflat.engine.uses import Use
+from saltflat.engine.workspace import Workspace
 from saltflat.errors import InputError, check_count
 
 assert _rules  # importing them registers them
 
-LossFunction = Callable[[Any, Tensor], Tensor]
-
 # What a micro-batch may hold: small enough for a last-level cache, large enough for the matrix products.
-MICRO_BATCH_BYTES = 64 * 2**20
+MICRO_BATCH_BYTES = 128 * 2**20
 LARGEST_MICRO_BATCH = 4096
+# A batch whose records are smaller is left to one lane.
+WORTH_LANES = 32 * 2**20
 # A gradient longer than this counts as not finite: the factor that would shorten it has lost its digits.
 LONGEST = 1e30
 
@@ -43,18 +46,7 @@ class ClippedSum:
     rules: dict[str, str] = field(default_factory=dict, repr=False)
 
 
-@dataclass
-class _Facts:
-    """What was learned about a model on one shape of input."""
-
-    micro_batch: int | None = None
-    off_tape: bool = False
-    needs_company: bool = False  # the model does not take a batch of one
-    ratios: frozenset[int] | None = None  # how many rows a unit has where it meets weights
-    examined: bool = False
-
-
-_facts: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Facts]] = weakref.WeakKeyDictionary()
+_facts: weakref.WeakKeyDictionary[nn.Module, dict[Any, Facts]] = weakref.WeakKeyDictionary()
 
 
 def clipped_sum(
@@ -110,8 +102,8 @@ def clipped_sum(
         check_count("micro_batch", micro_batch)
     if rows % rows_per_unit:
         raise InputError("rows_per_unit", rows_per_unit, f"a divisor of the {rows} rows")
-    batch = _Batch(core, loss_fn, inputs, targets, row_weights)
-    facts = _facts.setdefault(model, {}).setdefault(batch.signature(), _Facts())
+    batch = Batch(core, loss_fn, inputs, targets, rows_per_unit, row_weights, displacements)
+    facts = _facts.setdefault(model, {}).setdefault(batch.signature(), Facts())
     if check and rows and not facts.examined:
         from saltflat.engine.probe import examine
 
@@ -119,125 +111,117 @@ def clipped_sum(
         facts.off_tape, facts.needs_company, facts.ratios = found.off_tape, found.needs_company, found.ratios
         facts.examined = rows >= 3  # fewer rows may look alike: look again at the next batch
 
+    adder = partial(_Adder, parameters, clip_norm, clipping, facts)
+    done = _in_turns(adder, batch, rows // rows_per_unit, micro_batch, facts)
     sums: dict[str, Tensor] = {}
-    norms: list[Tensor] = []
-    names: dict[str, str] = {}
-    for part in _micro_batches(rows // rows_per_unit, rows_per_unit, micro_batch, facts):
-        if displacements is None:
-            uses = batch.uses(parameters, part, rows_per_unit, facts)
-        else:
-            uses = _uses_over_views(batch, parameters, part, rows_per_unit, displacements, facts)
-        with torch.no_grad():
-            units = (part.stop - part.start) // rows_per_unit
-            part_norms, part_sums = _clip_and_sum(parameters, uses, units, clip_norm, clipping)
-        norms.append(part_norms)
-        for name, value in part_sums.items():
-            sums[name] = sums[name].add_(value) if name in sums else value.contiguous()
-        names |= {name: use.rule for name, use in uses.items()}
-        if facts.micro_batch is None:
-            facts.micro_batch = _fitting_micro_batch(uses, units)
-    grads = {name: sums[name] if name in sums else torch.zeros_like(p) for name, p in parameters.items()}
+    for each in done:
+        for name, value in each.sums.items():
+            sums[name] = sums[name].add_(value) if name in sums else value
+    grads = {
+        name: sums[name].contiguous() if name in sums else torch.zeros_like(p)
+        for name, p in parameters.items()
+    }
+    by_row = {start: norms for each in done for start, norms in each.norms.items()}
+    norms = [by_row[start] for start in sorted(by_row)]
+    names = {name: rule for each in done for name, rule in each.rules.items()}
     some = next(iter(parameters.values()))
     empty = torch.zeros(0, dtype=some.abs().dtype, device=some.device)
     rules = {name: names.get(name, "unused") for name in parameters}
     return ClippedSum(grads, torch.cat(norms) if norms else empty, rules)
 
 
-def _uses_over_views(
-    batch: _Batch,
-    parameters: dict[str, nn.Parameter],
-    part: slice,
-    each: int,
-    displacements: Sequence[Mapping[str, Tensor]],
-    facts: _Facts,
-) -> dict[str, Use]:
-    """One pass a view, each at weights of its own; a unit's gradient is the sum over its views."""
-    views = len(displacements)
-    if views == 0 or each % views:
-        raise InputError("displacements", views, f"a number of views that divides rows_per_unit={each}")
-    found: dict[str, list[Use]] = {}
-    for view, displacement in enumerate(displacements):
-        rows = torch.arange(part.start, part.stop, device=batch.targets.device)[view::views]
-        weights = None if batch.row_weights is None else batch.row_weights[rows]
-        seen = _Batch(batch.model, batch.loss_fn, take(batch.inputs, rows), batch.targets[rows], weights)
-        before = {name: p.detach().clone() for name, p in parameters.items()}
+class _Adder:
+    """Adds up the clipped gradients of one micro-batch after the other, in one lane."""
+
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        clip_norm: float,
+        clipping: ClippingFunction,
+        facts: Facts,
+        batch: Batch,
+    ) -> None:
+        self.parameters, self.clip_norm, self.clipping = parameters, clip_norm, clipping
+        self.facts, self.batch = facts, batch
+        self.sums: dict[str, Tensor] = {}
+        self.norms: dict[int, Tensor] = {}  # by the first row
+        self.rules: dict[str, str] = {}
+
+    def add_all(self, parts: Sequence[slice], stop: threading.Event | None = None) -> _Adder:
+        """Take these micro-batches in turn, unless another lane has failed."""
+        spare = self.facts.workspaces
+        workspace = spare.pop() if spare else Workspace()
+        workspace.notes.clear()  # the weights have changed since
         try:
-            with torch.no_grad():
-                for name, p in parameters.items():
-                    p.add_(displacement[name])
-            uses = seen.uses(parameters, slice(0, len(rows)), each // views, facts)
+            for part in parts:
+                if stop is not None and stop.is_set():
+                    break
+                self.add(part, workspace)
+        except BaseException:
+            if stop is not None:
+                stop.set()
+            raise
         finally:
-            with torch.no_grad():
-                for name, p in parameters.items():
-                    p.copy_(before[name])
-        for name, use in uses.items():
-            found.setdefault(name, []).append(use)
-    with torch.no_grad():
-        return {name: merged(uses) for name, uses in found.items()}
+            workspace.notes.clear()
+            spare.append(workspace)
+        return self
+
+    def add(self, part: slice, workspace: Workspace) -> dict[str, Use]:
+        """Add one micro-batch."""
+        uses = self.batch.uses(self.parameters, part, self.facts, workspace)
+        units = (part.stop - part.start) // self.batch.each
+        with torch.no_grad():
+            norms, sums = _clip_and_sum(self.parameters, uses, units, self.clip_norm, self.clipping)
+        self.norms[part.start] = norms
+        for name, value in sums.items():
+            self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
+        self.rules |= {name: use.rule for name, use in uses.items()}
+        return uses
 
 
-@dataclass(frozen=True)
-class _Batch:
-    model: nn.Module
-    loss_fn: LossFunction
-    inputs: Any
-    targets: Tensor
-    row_weights: Tensor | None
-
-    def signature(self) -> Any:
-        shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in leaves(self.inputs))
-        trainable = tuple(p.requires_grad for p in self.model.parameters())
-        training = tuple(module.training for module in self.model.modules())
-        # A loss function that is made anew for each step has the same code.
-        return shapes, training, trainable, getattr(self.loss_fn, "__code__", type(self.loss_fn))
-
-    def losses(self, part: slice, company: bool = False, tape: Tape | None = None) -> Tensor:
-        """One loss a row, with the tape watching if there is one; a single row may need a copy as company."""
-        company = company and part.stop - part.start == 1
-        rows = torch.tensor([part.start, part.start]) if company else part
-        inputs, targets = take(self.inputs, rows), self.targets[rows]
-        if tape is not None:
-            tape.mark([*leaves(inputs), targets])
-        with torch.enable_grad(), without_compilation(self.model), tape or nullcontext():
-            losses = self.loss_fn(call_model(self.model, inputs), targets)
-            check_losses(losses, len(targets))
-            losses = losses[:1] if company else losses
-            return losses if self.row_weights is None else losses * self.row_weights[part]
-
-    def uses(
-        self, parameters: dict[str, nn.Parameter], part: slice, each: int, facts: _Facts
-    ) -> dict[str, Use]:
-        """How each parameter was used by the units of one micro-batch."""
-        units = (part.stop - part.start) // each
-        collected: dict[int, Any] | None = None
-        alone = facts.needs_company and part.stop - part.start == 1
-        if not facts.off_tape and not alone:
-            collected = self._on_tape(list(parameters.values()), part, units, facts)
-            facts.off_tape = collected is None
-        if collected is None:
-
-            def losses_of(rows: slice) -> Tensor:
-                return self.losses(
-                    slice(part.start + rows.start, part.start + rows.stop), facts.needs_company
-                )
-
-            collected = example_by_example(list(parameters.values()), losses_of, units, each)
-        return {name: collected[id(p)] for name, p in parameters.items() if id(p) in collected}
-
-    def _on_tape(
-        self, parameters: list[nn.Parameter], part: slice, units: int, facts: _Facts
-    ) -> dict[int, Use] | None:
-        tape = Tape(parameters, units)
+def _in_turns(
+    adder: Callable[[Batch], _Adder], batch: Batch, units: int, wanted: int | None, facts: Facts
+) -> list[_Adder]:
+    """All units, in micro-batches that are dealt out to as many lanes as the model and the machine allow."""
+    lanes.keep_freed_memory()
+    first = adder(batch)
+    start = _learn(first, batch, units, wanted, facts) if facts.one_lane is None and units else 0
+    # Displaced weights are the weights of all lanes, and a small batch is done before a second lane has begun.
+    alone = facts.one_lane or batch.displacements or (units - start) * facts.unit_bytes < WORTH_LANES
+    many = 1 if alone else lanes.lane_count(list(first.parameters.values()))
+    many = min(many, wanted or units, units - start)
+    if many > 1:
+        models = lanes.copies(batch.model, many)
+        facts.one_lane = models is None
+    if many > 1 and not facts.one_lane:
+        size = -(-wanted // many) if wanted else facts.micro_batch or 1
+        parts = list(_micro_batches(start, units, size, many, batch.each))
+        stop = threading.Event()
+        company = [adder(replace(batch, model=model, in_company=True)) for model in models or ()]
         try:
-            losses = self.losses(part, tape=tape)
-            # Rows that were counted otherwise when the model was examined: they depend on the data.
-            each = (part.stop - part.start) // units
-            known = None if facts.ratios is None else {ratio * each for ratio in facts.ratios}
-            if known is not None and units > 1 and not tape.ratios <= known:
-                return None
-            return tape.collected() if tape.backward(losses) else None
-        except OffTapeError:
-            return None
+            return [
+                first,
+                *lanes.run([partial(a.add_all, parts[i::many], stop) for i, a in enumerate(company)]),
+            ]
+        except lanes.SharedRowsError:
+            facts.one_lane = True
+    size = wanted or facts.micro_batch or 1
+    return [first.add_all(list(_micro_batches(start, units, size, 1, batch.each)))]
+
+
+def _learn(first: _Adder, batch: Batch, units: int, wanted: int | None, facts: Facts) -> int:
+    """Compute a first micro-batch, see what it takes, and return how many units are done."""
+    count = min(wanted or 16, units)
+    before = torch.get_rng_state()
+    uses = first.add(slice(0, count * batch.each), Workspace())
+    facts.unit_bytes = _held_bytes(uses) // count
+    fits = MICRO_BATCH_BYTES // max(facts.unit_bytes, 1)
+    # A power of two, not below what the matrix products need.
+    facts.micro_batch = min(LARGEST_MICRO_BATCH, 1 << max(fits.bit_length() - 1, 4))
+    # Random draws would fall to the lanes by chance.
+    facts.draws = not torch.equal(before, torch.get_rng_state())
+    facts.one_lane = facts.draws or has_compiled_parts(batch.model)
+    return count
 
 
 def _clip_and_sum(
@@ -263,21 +247,24 @@ def _clip_and_sum(
     return total.to(next(iter(parameters.values())).abs().dtype), sums
 
 
-def _micro_batches(units: int, each: int, wanted: int | None, facts: _Facts) -> Iterator[slice]:
-    """Consecutive slices of rows. The first one is small, unless a size is known or wanted."""
-    start = 0
-    while start < units:
-        size = wanted or facts.micro_batch or 16
-        stop = min(start + size, units)
+def _micro_batches(start: int, units: int, size: int, many: int, each: int) -> Iterator[slice]:
+    """Consecutive slices of rows: of one size as long as all lanes get one, and the rest in equal shares."""
+    while units - start >= size * many:
+        for _ in range(many):
+            yield slice(start * each, (start + size) * each)
+            start += size
+    rest = units - start
+    pieces = min(rest, many * max(1, -(-rest // (size * many))))
+    for i in range(pieces):
+        stop = start + rest // pieces + (i < rest % pieces)
         yield slice(start * each, stop * each)
         start = stop
 
 
-def _fitting_micro_batch(uses: dict[str, Use], units: int) -> int:
-    """The largest power of two whose records fit, judged by the records of a first micro-batch."""
+def _held_bytes(uses: dict[str, Use]) -> int:
+    """How much the records of one micro-batch hold."""
     held = {t.data_ptr(): t.numel() * t.element_size() for use in uses.values() for t in _tensors_of(use)}
-    fits = MICRO_BATCH_BYTES * units // max(sum(held.values()), 1)
-    return min(LARGEST_MICRO_BATCH, 1 << max(int(fits).bit_length() - 1, 3))
+    return sum(held.values())
 
 
 def _tensors_of(use: Any) -> Iterator[Tensor]:
@@ -286,48 +273,3 @@ def _tensors_of(use: Any) -> Iterator[Tensor]:
             yield value
         elif hasattr(value, "squared_norms"):
             yield from _tensors_of(value)
-
-
-# --- calling models and losses, shared with the probe ------------------------------------------------
-
-
-def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call the model with a tensor, a tuple of positional or a dict of named inputs."""
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-
-
-def leaves(inputs: Any) -> list[Tensor]:
-    """The tensors of an input, in order; an input may hold further tuples, lists and dicts."""
-    if isinstance(inputs, dict | tuple | list):
-        values = inputs.values() if isinstance(inputs, dict) else inputs
-        return [t for value in values for t in leaves(value)]
-    return [inputs] if isinstance(inputs, Tensor) else []
-
-
-def take(inputs: Any, part: Any) -> Any:
-    """Some rows of an input of any form."""
-    if isinstance(inputs, dict):
-        return {key: take(value, part) for key, value in inputs.items()}
-    if isinstance(inputs, tuple | list):
-        return tuple(take(value, part) for value in inputs)
-    return inputs[part] if isinstance(inputs, Tensor) else inputs
-
-
-def check_losses(losses: Any, rows: int) -> None:
-    """Refuse a loss that is not one number an example: it cannot be clipped per example."""
-    if not isinstance(losses, Tensor) or losses.shape != (rows,):
-        found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise InputError(
-            "loss_fn", str(found), f"one loss per example, a tensor of shape ({rows},)",
-            problem="is the shape of what the loss function returned",
-            cure='Use reduction="none", and average over any dimension but the first.',
-        )  # fmt: skip
-
-
-def without_compilation(model: nn.Module) -> AbstractContextManager[Any]:
-    """Run compiled parts of the model eagerly: the tape must see their operations."""
-    if any(type(module).__name__ == "OptimizedModule" for module in model.modules()):
-        return torch.compiler.set_stance("force_eager")
-    return nullcontext()

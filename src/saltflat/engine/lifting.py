@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saltflat.engine.tape import Slot, Tape
+from saltflat.engine.tape import Slot, Tape, unwatched
 from saltflat.engine.uses import DirectUse, RowUse
 
 
@@ -26,6 +26,7 @@ class Lift(torch.autograd.Function):
         return weight.reshape(shape).expand(rows, *shape[1:])
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
         ctx.record(grads[0])
         return None, None, None, None, None

@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
-from saltflat.engine.clipped_sum import call_model, check_losses, leaves, take, without_compilation
+from saltflat.engine.calling import call_model, check_losses, leaves, take, without_compilation
 from saltflat.engine.fallback import example_by_example
 from saltflat.engine.tape import BatchElsewhereError, OffTapeError, Tape
 from saltflat.errors import RefusedError

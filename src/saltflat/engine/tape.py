@@ -16,26 +16,29 @@ backward pass, is noticed there, and is computed example by example. So no gradi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointError
 
+from saltflat.engine.derived import pulled_back, unexpanded, was_one_row
+from saltflat.engine.lanes import SharedRowsError
 from saltflat.engine.order import keeps_order, what_goes_in
-from saltflat.engine.uses import DirectUse, OuterUse, RowUse, Use, merged
+from saltflat.engine.uses import DirectUse, LookupUse, OuterUse, RowUse, Use, merged
+from saltflat.engine.workspace import Workspace
 from saltflat.errors import RefusedError
-
-# Numbers in the diagonal gradients that are carried back at once.
-DIAGONAL_LIMIT = 4_000_000
 
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
+FASTER: dict[Any, Rule] = {}
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
@@ -53,6 +56,28 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
     return register
 
 
+def faster(*functions: Any) -> Callable[[Rule], Rule]:
+    """Register a rule also for calls without weights, because it is faster than the function itself."""
+
+    def register(function: Rule) -> Rule:
+        FASTER.update(dict.fromkeys(functions, function))
+        return function
+
+    return register
+
+
+def unwatched(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """The arithmetic of a rule's backward pass, which the tape need not see: it watches there for checkpoints,
+    and a call for every operation would take its time."""
+
+    @functools.wraps(backward)
+    def quietly(*args: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return backward(*args)
+
+    return quietly
+
+
 class OffTapeError(Exception):
     """The tape cannot follow this operation; the caller computes the batch example by example."""
 
@@ -62,12 +87,16 @@ class BatchElsewhereError(OffTapeError):
 
 
 class Slot:
-    """A weight on the tape: a parameter, or a tensor derived from parameters."""
+    """A weight on the tape: a parameter, or a tensor derived from parameters.
 
-    def __init__(self, tensor: Tensor, expanded_from: Slot | None = None) -> None:
+    Two derivations are known by name, because a shortcut leads back from them: rows made by expanding
+    ``source``, and rows of ``source`` looked up at ``index``.
+    """
+
+    def __init__(self, tensor: Tensor, source: Slot | None = None, index: Tensor | None = None) -> None:
         self.tensor = tensor
         self.value = tensor.detach()
-        self.expanded_from = expanded_from
+        self.source, self.index = source, index
         self.uses: list[Use] = []
         self.open = False
 
@@ -86,12 +115,20 @@ class Tape(TorchFunctionMode):
     """Records every use of the model's trainable weights during one forward pass.
 
     ``units`` is the number of protected units in the batch. A tensor with r · units rows holds r rows of
-    each unit, one unit after the other.
+    each unit, one unit after the other. ``workspace`` holds the buffers of what the uses keep.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], units: int) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        units: int,
+        workspace: Workspace | None = None,
+        in_company: bool = False,
+    ) -> None:
         super().__init__()
         self.units = units
+        self.workspace = workspace or Workspace()
+        self.in_company = in_company  # of tapes in other lanes, whose rows must not come here
         self.slots: dict[int, Slot] = {id(p): Slot(p) for p in parameters}
         self.parameters = [slot.tensor for slot in self.slots.values()]
         # The root of every recorded operation: without it, autograd would not visit a first layer whose
@@ -112,6 +149,8 @@ class Tape(TorchFunctionMode):
             return func(*args, **kwargs)
         tensors = list(_tensors(*what_goes_in(func, args, kwargs)))
         slots = self.slots
+        if self.in_company:
+            self._refuse_strangers(tensors)
         if not torch.is_grad_enabled() or not any(id(t) in slots for t in tensors):
             marks = {getattr(t, "_saltflat_rows", None) for t in tensors}
             if marks.isdisjoint(self._marks):
@@ -119,7 +158,11 @@ class Tape(TorchFunctionMode):
             in_order = self._marks[1] not in marks and keeps_order(
                 self.holds_rows, self.units, func, args, kwargs
             )
-            out = _run(func, args, kwargs)
+            out = NotImplemented
+            if func in FASTER and in_order and torch.is_grad_enabled():
+                out = FASTER[func](self, func, args, kwargs)
+            if out is NotImplemented:
+                out = _run(func, args, kwargs)
             self.mark(_written(func, args, out), in_order)
             return out
         if not any(self.holds_rows(t) for t in tensors):
@@ -128,6 +171,12 @@ class Tape(TorchFunctionMode):
             with torch.autocast(self.anchor.device.type, enabled=False):
                 return self._meet(func, *self._in_one_precision(func, args, kwargs))
         return self._meet(func, args, kwargs)
+
+    def _refuse_strangers(self, tensors: list[Tensor]) -> None:
+        for tensor in tensors:
+            mark = getattr(tensor, "_saltflat_rows", None)
+            if mark is not None and mark not in self._marks:
+                raise SharedRowsError
 
     def _meet(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation in which weights meet rows: by its rule, or by the fallback."""
@@ -164,9 +213,15 @@ class Tape(TorchFunctionMode):
         out = func(*args, **kwargs)
         for t in _written(func, args, out):
             if t.requires_grad and id(t) not in self.slots:
-                source = self.slots.get(id(args[0])) if func in _EXPANSIONS and args else None
-                self.slots[id(t)] = Slot(t, expanded_from=source)
+                self.slots[id(t)] = Slot(t, *self._origin(func, args, kwargs))
         return out
+
+    def _origin(self, func: Any, args: Any, kwargs: Any) -> tuple[Slot | None, Tensor | None]:
+        """Of which weight the result holds rows, and which ones, where that is known."""
+        if func in _EXPANSIONS and args:
+            return self.slots.get(id(args[0])), None
+        plain = func is F.embedding and len(args) == 2 and not any(kwargs.values())
+        return (self.slots.get(id(args[1])), args[0]) if plain else (None, None)
 
     def slot_of(self, tensor: Any) -> Slot | None:
         """The slot of a trainable or derived weight; None for anything else."""
@@ -199,6 +254,11 @@ class Tape(TorchFunctionMode):
             # On the tensor object: torch keeps it alive as long as the tensor itself, and no longer.
             tensor._saltflat_rows = self._marks[not in_order]  # type: ignore[attr-defined]
 
+    @property
+    def open(self) -> bool:
+        """Whether the backward pass has begun."""
+        return self._backwards
+
     # --- after the backward pass ------------------------------------------------------------------
 
     def backward(self, losses: Tensor) -> bool:
@@ -221,25 +281,29 @@ class Tape(TorchFunctionMode):
 
     def _collected(self) -> dict[int, Use]:
         slots = list(self.slots.values())
-        for slot in reversed(slots):  # later derivations first: they feed earlier ones
+        for place, slot in reversed(
+            list(enumerate(slots))
+        ):  # later derivations first: they feed earlier ones
             if slot.uses and not slot.is_parameter:
-                self._pull_back(slot)
+                self._pull_back(slot, place)
         return {id(s.tensor): merged(s.uses) for s in slots if s.uses and s.is_parameter}
 
-    def _pull_back(self, slot: Slot) -> None:
+    def _pull_back(self, slot: Slot, place: int) -> None:
         """Carry the per-unit gradients of a derived weight back to the parameters it came from."""
         uses, slot.uses = slot.uses, []
         use = merged(uses)
-        source = slot.expanded_from
-        if source is not None and isinstance(use, RowUse) and _was_one_row(slot.value, source.value):
-            source.add(DirectUse(_unexpanded(use, source.value), rule=use.rule))
-            return
-        parts = [use.gradients()] if not isinstance(use, RowUse) else _few_units_at_a_time(use)
-        pulled = [vector_jacobian_products(slot.tensor, self.parameters, part) for part in parts]
-        for parent, grads in zip(self.parameters, zip(*pulled)):
-            if grads[0] is not None:
-                whole = grads[0] if len(grads) == 1 else torch.cat(grads)
-                self.slots[id(parent)].add(DirectUse(whole, rule=f"{use.rule} (derived weight)"))
+        source = slot.source
+        if source is not None and isinstance(use, RowUse):
+            if slot.index is not None:
+                index, width = slot.index.reshape(use.units, -1), slot.value.shape[-1]
+                rows = use.grads.reshape(use.units, -1, width)
+                source.add(LookupUse(index, rows, len(source.value), rule=use.rule))
+                return
+            if was_one_row(slot.value, source.value):
+                source.add(DirectUse(unexpanded(use, source.value), rule=use.rule))
+                return
+        for parent, found in pulled_back(slot.tensor, self.parameters, use, self.workspace.notes, place):
+            self.slots[id(parent)].add(found)
 
 
 def gradients_of(losses: Tensor, inputs: list[Tensor], tape: Tape | None = None) -> tuple[Tensor | None, ...]:
@@ -260,28 +324,15 @@ def gradients_of(losses: Tensor, inputs: list[Tensor], tape: Tape | None = None)
         ) from error
 
 
-def vector_jacobian_products(output: Tensor, inputs: list[Tensor], grads: Tensor) -> list[Tensor | None]:
-    """For each row of ``grads``, the gradient of ``output`` in that direction; batched where torch can."""
-    try:
-        return list(
-            torch.autograd.grad(
-                output, inputs, grads, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
-        )
-    except RuntimeError:  # an operation without a batching rule: one row at a time
-        rows = [torch.autograd.grad(output, inputs, g, retain_graph=True, allow_unused=True) for g in grads]
-        return [None if column[0] is None else torch.stack(column) for column in zip(*rows)]
-
-
 def as_sequence(tape: Tape, tensor: Tensor, features: int) -> Tensor:
     """View rows x ... x features as units x T x features."""
     return tensor.reshape(tape.units, -1, features)
 
 
-def linear_use(tape: Tape, inputs: Tensor, grad: Tensor, rule: str = "linear") -> OuterUse:
+def linear_use(tape: Tape, inputs: Tensor, grad: Tensor, rule: str = "linear") -> OuterUse | DirectUse:
     """The use of a weight ``out x in`` by ``inputs @ weight.T``."""
-    left = as_sequence(tape, grad, grad.shape[-1])
-    return OuterUse(left, as_sequence(tape, inputs, inputs.shape[-1]), rule=rule)
+    left, right = as_sequence(tape, grad, grad.shape[-1]), as_sequence(tape, inputs, inputs.shape[-1])
+    return OuterUse(left, right, rule=rule).settled(tape.workspace)
 
 
 def bias_use(tape: Tape, grad: Tensor, rule: str = "linear") -> DirectUse:
@@ -306,13 +357,6 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         raise
 
 
-def _few_units_at_a_time(use: RowUse) -> Iterable[Tensor]:
-    """A gradient that is zero but for one unit's rows is as large as the batch: not all of them at once."""
-    size = max(1, DIAGONAL_LIMIT // max(use.grads.numel(), 1))
-    for start in range(0, use.units, size):
-        yield use.of_units(start, min(start + size, use.units))
-
-
 def writes_in_place(func: Any) -> bool:
     """Whether an operation changes its first argument: ``add_``, ``__iadd__``, ``x[i] = y``."""
     name = getattr(func, "__name__", "")
@@ -326,21 +370,6 @@ def _written(func: Any, args: Any, out: Any) -> Iterable[Tensor]:
         yield args[0]
         if args[0]._base is not None:
             yield args[0]._base
-
-
-def _was_one_row(expanded: Tensor, source: Tensor) -> bool:
-    """Whether rows were made by broadcasting alone; a repeated dimension may also have tiled something."""
-    shape = (1,) * (expanded.dim() - source.dim()) + tuple(source.shape)
-    return shape[0] == 1 and all(a in (1, b) for a, b in zip(shape, expanded.shape))
-
-
-def _unexpanded(use: RowUse, source: Tensor) -> Tensor:
-    """Per-unit gradients of what was expanded over the rows: sums instead of a diagonal embedding."""
-    grads = use.grads
-    shape = (1,) * (grads.dim() - source.dim()) + tuple(source.shape)
-    summed = [d for d in range(1, grads.dim()) if shape[d] == 1 and grads.shape[d] != 1]
-    reduced = grads.sum(summed, keepdim=True) if summed else grads
-    return reduced.reshape(use.units, -1, *source.shape).sum(1)
 
 
 def _tensors(args: Iterable[Any], kwargs: dict[str, Any]) -> Iterable[Tensor]:

@@ -21,11 +21,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from saltflat.engine.workspace import Workspace
+
 # Above this many numbers a weight's per-unit gradients are not instantiated if a ghost form exists.
 INSTANTIATION_LIMIT = 48_000_000
 # A ghost norm is a difference of large numbers when the terms of a sequence cancel. Below this
 # fraction of its terms, float32 cannot be trusted to bound the norm, and the unit is computed in float64.
 CANCELLATION = 3e-2
+# Gradients of as many numbers are formed and measured at once: they stay in cache in between.
+CACHED = 512 * 1024
 # The square of a short vector can vanish in float32; beside a vector longer than this it would matter.
 LONG = 1e10
 
@@ -61,9 +65,12 @@ class DirectUse:
 
     grads: Tensor  # units x *shape
     rule: str = "direct"
+    squared: Tensor | None = (
+        None  # the squared norms, where they were taken while the gradients were in cache
+    )
 
     def squared_norms(self) -> Tensor:
-        return torch.linalg.vector_norm(self.grads.reshape(len(self.grads), -1), dim=1).square()
+        return squared_lengths(self.grads) if self.squared is None else self.squared
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         return (factors @ self.grads.reshape(len(self.grads), -1)).view(self.grads.shape[1:])
@@ -73,6 +80,36 @@ class DirectUse:
 
     def silence(self, units: Tensor) -> None:
         self.grads = without(self.grads, units)
+
+
+@dataclass
+class KernelUse:
+    """A kernel's per-unit gradients, with the channels innermost as they were formed."""
+
+    grads: Tensor  # units x output channels x *kernel x input channels of a group
+    rule: str = "convolution"
+    squared: Tensor | None = None
+
+    def squared_norms(self) -> Tensor:
+        return DirectUse(self.grads, squared=self.squared).squared_norms()
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        return self._in_order(DirectUse(self.grads).weighted_sum(factors))
+
+    def gradients(self) -> Tensor:
+        return self._in_order(self.grads)
+
+    def silence(self, units: Tensor) -> None:
+        self.grads = without(self.grads, units)
+
+    @staticmethod
+    def as_stored(kernel: Tensor) -> Tensor:
+        """A tensor of the kernel's shape, in the order in which the gradients lie in memory."""
+        return kernel.movedim(1, -1)
+
+    def _in_order(self, channels_last: Tensor) -> Tensor:
+        spatial = self.grads.dim() - 3
+        return channels_last.movedim(-1, -1 - spatial)
 
 
 @dataclass
@@ -133,21 +170,43 @@ class OuterUse:
             self._instantiated = torch.bmm(self.left.mT, self.right)
         return self._instantiated
 
+    def settled(self, workspace: Workspace) -> OuterUse | DirectUse:
+        """The gradients themselves, if they are less work than Gram matrices; now, while all is in cache."""
+        units, length, rows = self.left.shape
+        columns = self.right.shape[2]
+        if length == 1 or self.prefers_ghost():
+            return self
+        grads = workspace.empty((units, rows, columns), self.left)
+        squared = []
+        block = max(1, CACHED // (rows * columns))
+        for start in range(0, units, block):
+            part = slice(start, start + block)
+            torch.bmm(self.left[part].mT, self.right[part], out=grads[part])
+            squared.append(squared_lengths(grads[part]))
+        return DirectUse(grads, self.rule, torch.cat(squared))
+
     def silence(self, units: Tensor) -> None:
         self.left, self.right = without(self.left, units), without(self.right, units)
         if self._instantiated is not None:
             self._instantiated = without(self._instantiated, units)
 
 
-def ghost_is_cheaper(units: int, length: int, rows: int, columns: int) -> bool:
-    """Gram matrices, or per-unit gradients, for a rows x columns matrix and sequences of this length?"""
+def ghost_is_cheaper(units: int, length: int, rows: int, columns: int, gram: int | None = None) -> bool:
+    """Gram matrices, or per-unit gradients, for a rows x columns matrix and sequences of this length?
+
+    ``gram`` is the work of the Gram matrices in multiply-adds, where it is not that of plain sequences. Other
+    costs are told in multiply-adds of the same time: a number of an instantiated gradient is written once and
+    read twice, and an entry of a Gram matrix is multiplied, and added up twice.
+    """
     if length == 1 or units * rows * columns > INSTANTIATION_LIMIT:
         return True
     if rows * columns <= 256:  # so small that both are free, and the gradient itself is exact
         return False
-    ghost = length * length * (rows + columns) + length * rows * columns
-    # Reading the instantiated gradients back twice is bound by memory: about eight multiplies each.
-    return ghost < length * rows * columns + 16 * rows * columns
+    if gram is None:
+        gram = length * length * (rows + columns)
+    # The clipped sum is then one large product, a little faster than many small ones.
+    ghost = gram + 50 * length * length + length * rows * columns * 4 // 5
+    return ghost < length * rows * columns + 20 * rows * columns
 
 
 @dataclass
@@ -298,6 +357,11 @@ def _joined_rows(uses: list[RowUse]) -> RowUse | None:
     return RowUse(torch.stack([use.grads for use in uses]).sum(0), uses[0].units, rule=uses[0].rule)
 
 
+def squared_lengths(grads: Tensor) -> Tensor:
+    """The squared norm of each row."""
+    return torch.linalg.vector_norm(grads.reshape(len(grads), -1), dim=1).square()
+
+
 # --- ghost norms: never understated ---------------------------------------------------------------
 
 Gram = tuple[Tensor, Tensor, Tensor]
@@ -315,7 +379,11 @@ def _product_of_norms(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _outer_gram(left: Tensor, right: Tensor) -> Gram:
-    gram, other = torch.bmm(left, left.mT), torch.bmm(right, right.mT)
+    return gram_norms(torch.bmm(left, left.mT), torch.bmm(right, right.mT))
+
+
+def gram_norms(gram: Tensor, other: Tensor) -> Gram:
+    """The norms of ``Σ_t left[t] ⊗ right[t]`` from the Gram matrices of the two sides; writes into the first."""
     longest = torch.maximum(_diagonal(gram), _diagonal(other)).amax(1)
     gram.mul_(other)
     return gram.sum(dim=(1, 2)), torch.linalg.vector_norm(gram, ord=1, dim=(1, 2)), longest

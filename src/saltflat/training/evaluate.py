@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.source import Source, as_source, map_tensors, tensors_in
-from saltflat.engine.clipped_sum import LossFunction, call_model
+from saltflat.engine.batch import LossFunction
+from saltflat.engine.calling import call_model
 from saltflat.training.losses import default_loss
 
 BATCH = 512

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from saltflat.accounting import COARSE, epsilon
-from saltflat.engine.clipped_sum import LossFunction
+from saltflat.engine.batch import LossFunction
 from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import Plan
 from saltflat.training.evaluate import evaluate as measure

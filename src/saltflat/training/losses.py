@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.clipped_sum import LossFunction
+from saltflat.engine.batch import LossFunction
 from saltflat.errors import InputError
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from saltflat.data.people import People
 from saltflat.data.source import Examples, Source, as_source
-from saltflat.engine.clipped_sum import LossFunction, clipped_sum
+from saltflat.engine.batch import LossFunction
+from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.errors import InputError, PrivacyWarning, SaltflatError, check_count, nearest
 from saltflat.mechanism.sampling import check_rows
 from saltflat.methods.multiplicity import views_of

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from saltflat.data.people import Rows, units_of
 from saltflat.data.source import Source, map_tensors
-from saltflat.engine.clipped_sum import LossFunction, clipped_sum
+from saltflat.engine.batch import LossFunction
+from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.errors import InputError, nearest
 from saltflat.methods import optimizers
 from saltflat.methods.ascent import AscentState, displaced, scaled_to

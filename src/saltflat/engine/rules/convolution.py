@@ -1,9 +1,8 @@
 """Convolutions in one, two and three dimensions: strides, padding, dilation, groups, transposed.
 
-A convolution is a linear layer on patches. The per-unit kernel gradient is a product of the output gradient
-with the patches of the input, formed for a few rows at a time in a buffer that stays in cache, with the
-channels innermost so that copying a patch copies long runs. Where maps are small and channels many, the
-norms are read off Gram matrices instead, and the clipped sum is one ordinary backward convolution.
+The gradient of a unit's kernel is either formed at once, while its input and its output gradient are still in
+cache, or, where maps are small and channels many, never: then its norm is read off Gram matrices, and the
+clipped sum is one ordinary backward convolution. `saltflat.engine.kernels` does the arithmetic.
 """
 
 from __future__ import annotations
@@ -16,38 +15,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saltflat.engine.kernels import Geometry, gram_work, kernel_gradients, patch_gram
 from saltflat.engine.rules.linear import value_of
-from saltflat.engine.tape import Tape, rule
-from saltflat.engine.uses import DirectUse, OuterUse, careful_sum, ghost_is_cheaper, without
-
-# Patches of as many rows as fit into this many numbers are formed at once (2 MiB of float32: a core's cache).
-PATCH_BUFFER = 512 * 1024
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Everything about a convolution but its weights."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    transposed: bool = False
-    output_padding: tuple[int, ...] = ()
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        extra = self.output_padding or (0,) * len(self.kernel)
-        return torch.ops.aten.convolution(
-            x, weight, bias, self.stride, self.padding, self.dilation, self.transposed, extra, self.groups
-        )
-
-    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, mask: list[bool]) -> Any:
-        extra = self.output_padding or (0,) * len(self.kernel)
-        return torch.ops.aten.convolution_backward(
-            grad, x, weight, None, self.stride, self.padding, self.dilation, self.transposed, extra,
-            self.groups, mask,
-        )  # fmt: skip
+from saltflat.engine.tape import Slot, Tape, rule, unwatched
+from saltflat.engine.uses import (
+    DirectUse,
+    Gram,
+    KernelUse,
+    careful_sum,
+    ghost_is_cheaper,
+    gram_norms,
+    resolved,
+    without,
+)
+from saltflat.engine.workspace import Workspace
 
 
 class _Convolution(torch.autograd.Function):
@@ -66,6 +47,7 @@ class _Convolution(torch.autograd.Function):
         return geometry.forward(x, weight, bias)
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
         x, weight = ctx.saved_tensors
@@ -79,7 +61,7 @@ class _Convolution(torch.autograd.Function):
 
 
 @dataclass
-class ConvolutionUse:
+class GhostKernelUse:
     """A kernel: ``x`` is rows x channels x space, ``grad`` rows x channels x output space."""
 
     x: Tensor
@@ -88,19 +70,22 @@ class ConvolutionUse:
     geometry: Geometry
     units: int
     rule: str = "convolution"
-    _instantiated: Tensor | None = None
     _doubtful: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
-        if self._prefers_ghost():
-            outer = self._outer()
-            squared, self._doubtful = outer.ghost_norms(), outer.doubtful
-            return squared
-        return DirectUse(self._channels_last_gradients()).squared_norms()
+        def form(inputs: Tensor, grad: Tensor) -> Gram:
+            units = len(grad)
+            inputs, grad = inputs.flatten(0, 1), grad.flatten(0, 1)
+            patches = patch_gram(inputs, units, self.geometry, grad.shape[2:])
+            outer = grad.movedim(1, -1).reshape(units, -1, grad.shape[1])
+            return gram_norms(torch.bmm(outer, outer.mT), patches)
+
+        each = len(self.grad) // self.units
+        parts = [side.unflatten(0, (self.units, each)) for side in roles(self.geometry, self.x, self.grad)]
+        squared, self._doubtful = resolved(form, *parts)
+        return squared
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        if self._instantiated is not None:
-            return self._in_order(DirectUse(self._instantiated).weighted_sum(factors))
         return careful_sum(self, factors, self._doubtful)
 
     def plain_sum(self, factors: Tensor) -> Tensor:
@@ -108,124 +93,43 @@ class ConvolutionUse:
         scale = factors.repeat_interleave(each).view(-1, *[1] * (self.grad.dim() - 1))
         return self.geometry.backward(self.grad * scale, self.x, self.weight, [False, True, False])[1]
 
-    def chosen(self, units: Tensor) -> ConvolutionUse:
+    def chosen(self, units: Tensor) -> GhostKernelUse:
         rows = units.repeat_interleave(len(self.grad) // self.units)
         x, grad = self.x[rows].double(), self.grad[rows].double()
-        return ConvolutionUse(x, grad, self.weight.double(), self.geometry, int(units.sum()))
+        return GhostKernelUse(x, grad, self.weight.double(), self.geometry, int(units.sum()))
 
     def gradients(self) -> Tensor:
-        return self._in_order(self._channels_last_gradients())
+        sides = roles(self.geometry, self.x, self.grad)
+        return per_unit(*sides, self.geometry, self.units, Workspace()).gradients()
 
     def silence(self, units: Tensor) -> None:
         rows = units.repeat_interleave(len(self.grad) // self.units)
         self.x, self.grad = without(self.x, rows), without(self.grad, rows)
-        if self._instantiated is not None:
-            self._instantiated = without(self._instantiated, units)
-
-    # A transposed convolution is the adjoint: its input and its output gradient change places.
-    def _roles(self) -> tuple[Tensor, Tensor]:
-        return (self.grad, self.x) if self.geometry.transposed else (self.x, self.grad)
-
-    def _prefers_ghost(self) -> bool:
-        if self.geometry.groups != 1 or self._instantiated is not None:
-            return False
-        _, grad = self._roles()
-        positions = math.prod(grad.shape[2:]) * (len(grad) // self.units)
-        rows, columns = self.weight.shape[0], math.prod(self.weight.shape[1:])
-        return ghost_is_cheaper(self.units, positions, rows, columns)
-
-    def _outer(self) -> OuterUse:
-        inputs, grad = self._roles()
-        padded = _padded_channels_last(inputs, self.geometry)
-        patches = _patches(padded, self.geometry, grad.shape[2:])
-        left = grad.flatten(2).transpose(1, 2).reshape(self.units, -1, grad.shape[1])
-        return OuterUse(left, patches.reshape(self.units, left.shape[1], -1), rule=self.rule)
-
-    def _channels_last_gradients(self) -> Tensor:
-        """Units x output channels x *kernel x input channels of a group."""
-        if self._instantiated is None:
-            inputs, grad = self._roles()
-            depthwise = self.weight.shape[1] == 1
-            rows = (
-                _depthwise(inputs, grad, self.geometry) if depthwise else _dense(inputs, grad, self.geometry)
-            )
-            each = len(rows) // self.units
-            self._instantiated = rows if each == 1 else rows.view(self.units, each, *rows.shape[1:]).sum(1)
-        return self._instantiated
-
-    def _in_order(self, channels_last: Tensor) -> Tensor:
-        spatial = len(self.geometry.kernel)
-        return channels_last.movedim(-1, -1 - spatial)
 
 
-def _padded_channels_last(x: Tensor, geometry: Geometry) -> Tensor:
-    """Rows x *padded space x channels, contiguous."""
-    last = x.movedim(1, -1)
-    if not any(geometry.padding):
-        return last.contiguous()
-    shape = [n + 2 * p for n, p in zip(x.shape[2:], geometry.padding)]
-    padded = x.new_zeros(x.shape[0], *shape, x.shape[1])
-    inside = padded
-    for d, (n, p) in enumerate(zip(x.shape[2:], geometry.padding)):
-        inside = inside.narrow(1 + d, p, n)
-    inside.copy_(last)
-    return padded
+def roles(geometry: Geometry, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """A transposed convolution is the adjoint: its input and its output gradient change places."""
+    return (grad, x) if geometry.transposed else (x, grad)
 
 
-def _windows(padded: Tensor, geometry: Geometry, positions: torch.Size) -> Tensor:
-    """A view: rows x *positions x *kernel x channels."""
-    strides = padded.stride()
-    spatial = strides[1:-1]
-    steps = [s * step for s, step in zip(spatial, geometry.stride)]
-    taps = [s * dilation for s, dilation in zip(spatial, geometry.dilation)]
-    shape = (padded.shape[0], *positions, *geometry.kernel, padded.shape[-1])
-    return padded.as_strided(shape, (strides[0], *steps, *taps, strides[-1]), padded.storage_offset())
+def per_unit(inputs: Tensor, grad: Tensor, geometry: Geometry, units: int, workspace: Workspace) -> KernelUse:
+    """The kernel's gradients, those of a unit's rows added up."""
+    rows, squared = kernel_gradients(inputs, grad, geometry, workspace)
+    each = len(rows) // units
+    if each == 1:
+        return KernelUse(rows, squared=squared)
+    return KernelUse(rows.reshape(units, each, *rows.shape[1:]).sum(1))
 
 
-def _patches(padded: Tensor, geometry: Geometry, positions: torch.Size) -> Tensor:
-    windows = _windows(padded, geometry, positions)
-    return windows.reshape(len(padded), math.prod(positions), -1)
-
-
-def _dense(inputs: Tensor, grad: Tensor, geometry: Geometry) -> Tensor:
-    """Per-row kernel gradients, a few rows at a time: rows x out x *kernel x in-of-a-group."""
-    rows, out_channels = grad.shape[:2]
-    groups, kernel, positions = geometry.groups, geometry.kernel, grad.shape[2:]
-    length, taps, in_group = math.prod(positions), math.prod(kernel), inputs.shape[1] // groups
-    padded = _padded_channels_last(inputs, geometry)
-    result = grad.new_empty(rows, groups, out_channels // groups, taps * in_group)
-    left = grad.reshape(rows, groups, out_channels // groups, length)
-    block = max(1, PATCH_BUFFER // (length * taps * inputs.shape[1]))
-    buffer = grad.new_empty(min(block, rows), groups, length, taps * in_group)
-    for start in range(0, rows, block):
-        stop = min(start + block, rows)
-        windows = _windows(padded[start:stop], geometry, positions)
-        grouped = windows.unflatten(-1, (groups, in_group)).movedim(-2, 1)
-        patches = buffer[: stop - start]
-        patches.view(stop - start, groups, *positions, *kernel, in_group).copy_(grouped)
-        torch.bmm(left[start:stop].flatten(0, 1), patches.flatten(0, 1), out=result[start:stop].flatten(0, 1))
-    return result.view(rows, out_channels, *kernel, in_group)
-
-
-def _depthwise(inputs: Tensor, grad: Tensor, geometry: Geometry) -> Tensor:
-    """One input channel a group: an element-wise product and a sum for each tap of the kernel."""
-    rows, out_channels = grad.shape[:2]
-    positions = grad.shape[2:]
-    padded = F.pad(inputs, [p for pair in zip(geometry.padding[::-1], geometry.padding[::-1]) for p in pair])
-    result = grad.new_empty(rows, out_channels, *geometry.kernel, 1)
-    repeats = out_channels // inputs.shape[1]
-    for tap in (
-        torch.cartesian_prod(*[torch.arange(k) for k in geometry.kernel]).view(-1, len(positions)).tolist()
-    ):
-        window = padded
-        for d, offset in enumerate(tap):
-            first = offset * geometry.dilation[d]
-            last = first + (positions[d] - 1) * geometry.stride[d] + 1
-            window = window[(slice(None),) * (2 + d) + (slice(first, last, geometry.stride[d]),)]
-        if repeats > 1:
-            window = window.repeat_interleave(repeats, dim=1)
-        result[(slice(None), slice(None), *tap, 0)] = (window * grad).flatten(2).sum(2)
-    return result
+def _kernel_use(tape: Tape, x: Tensor, grad: Tensor, slot: Slot, weight: Tensor, geometry: Geometry) -> Any:
+    inputs, outer = roles(geometry, x, grad)
+    # Without the gradients of a derived weight there would be nothing to pull back.
+    if geometry.groups == 1 and slot.is_parameter:
+        work = gram_work(inputs, tape.units, geometry, outer.shape[2:], outer.shape[1])
+        positions = math.prod(outer.shape[2:]) * (len(outer) // tape.units)
+        if ghost_is_cheaper(tape.units, positions, len(weight), math.prod(weight.shape[1:]), work):
+            return GhostKernelUse(x, grad, weight, geometry, tape.units)
+    return per_unit(inputs, outer, geometry, tape.units, tape.workspace)
 
 
 def _resolve(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -271,13 +175,26 @@ def _convolution_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
     def record(inputs: Tensor, grad: Tensor) -> None:
         if weight_slot is not None:
-            weight_slot.add(ConvolutionUse(inputs, grad, weight_slot.value, geometry, tape.units))
+            weight_slot.add(_kernel_use(tape, inputs, grad, weight_slot, value, geometry))
         if bias_slot is not None:
             sums = grad.flatten(2).sum(2)
             bias_slot.add(DirectUse(sums.view(tape.units, -1, grad.shape[1]).sum(1), rule="convolution"))
 
     value, shift = value_of(weight_slot, weight), value_of(bias_slot, bias)
+    if spatial == 2:
+        value = _channels_last(tape, value, weight)
     return _Convolution.apply(x, value, shift, geometry, tape.anchor, record)
+
+
+def _channels_last(tape: Tape, value: Tensor, weight: Tensor) -> Tensor:
+    """The kernel in the layout of its input, rearranged once for all micro-batches and not in each of them."""
+    if not weight.is_leaf or value.is_contiguous(memory_format=torch.channels_last):
+        return value.contiguous(memory_format=torch.channels_last)
+    key = "channels last", id(weight), weight._version
+    if key not in tape.workspace.notes:
+        tape.workspace.notes[key] = value.contiguous(memory_format=torch.channels_last)
+    kept: Tensor = tape.workspace.notes[key]
+    return kept
 
 
 def _explicitly_padded(

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, rule
+from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, rule, unwatched
 from saltflat.engine.uses import LookupUse
 from saltflat.errors import RefusedError
 
@@ -21,6 +21,7 @@ class _Lookup(torch.autograd.Function):
         return F.embedding(index, weight)
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
         ctx.record(*ctx.saved_tensors, grads[0])
         return None, None, None, None

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine.lifting import lift
-from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, bias_use, linear_use, rule
+from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, bias_use, linear_use, rule, unwatched
 from saltflat.engine.uses import DirectUse, OuterUse
 
 
@@ -27,6 +27,7 @@ class _Linear(torch.autograd.Function):
         return torch.ops.aten._unsafe_view(out, [*x.shape[:-1], weight.shape[0]])
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
         x, weight = ctx.saved_tensors
@@ -74,6 +75,7 @@ class _MatMul(torch.autograd.Function):
         return x @ weight
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
         x, weight = ctx.saved_tensors

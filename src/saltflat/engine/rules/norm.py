@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saltflat.engine import native
 from saltflat.engine.rules.linear import value_of
-from saltflat.engine.tape import Tape, rule
+from saltflat.engine.tape import OffTapeError, Tape, faster, rule, unwatched
 from saltflat.engine.uses import DirectUse
 
 
@@ -32,6 +33,7 @@ class _Affine(torch.autograd.Function):
         return torch.addcmul(bias, normal, weight) if bias is not None else normal * weight
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
         normal, weight = ctx.saved_tensors
@@ -57,7 +59,9 @@ def affine(
 
     def record(inputs: Tensor, grad: Tensor) -> None:
         if weight_slot is not None:
-            weight_slot.add(DirectUse(per_unit(inputs * grad, weight_slot.value), rule=name))
+            sums = _channel_sums(tape.units, inputs, grad, view(weight_slot.value).shape)
+            products = per_unit(inputs * grad, weight_slot.value) if sums is None else sums
+            weight_slot.add(DirectUse(products.view(-1, *weight_slot.value.shape), rule=name))
         if bias_slot is not None:
             bias_slot.add(DirectUse(per_unit(grad, bias_slot.value), rule=name))
 
@@ -66,6 +70,19 @@ def affine(
         return None if value is None else view(value)
 
     return _Affine.apply(normal, shaped(weight_slot, weight), shaped(bias_slot, bias), tape.anchor, record)
+
+
+def _channel_sums(units: int, x: Tensor, grad: Tensor, shape: torch.Size) -> Tensor | None:
+    """Units x channels: the sums of ``x · grad`` without the product in between, where the loops take it."""
+    wide = [d for d in range(-len(shape), 0) if shape[d] != 1]
+    if len(wide) != 1 or x.dtype != torch.float32 or not x.is_cpu or not native.available():
+        return None
+    last, grads = x.movedim(wide[0], -1).contiguous(), grad.movedim(wide[0], -1).contiguous()
+    channels = last.shape[-1]
+    sums = x.new_empty(units, 1, 1, channels)
+    rows = (units, -1, 1, channels)
+    native.depthwise(last.view(rows), grads.view(rows), sums, (1, 1), (0, 0), (1, 1))
+    return sums
 
 
 def _by_channel(x: Tensor) -> Callable[[Tensor], Tensor]:
@@ -79,13 +96,59 @@ def _ready(tape: Tape, x: Tensor, *weights: Any) -> bool:
     return True
 
 
+class _GroupNorm(torch.autograd.Function):
+    """By the compiled loops, with the channels innermost; ``record`` gets the rows' gradients of the weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float, tape: Tape,
+        record: Any, anchor: Tensor,
+    ) -> Tensor:  # fmt: skip
+        out = torch.empty_like(x)  # not a view of something: the next layer may write into it
+        last = x.movedim(1, -1)
+        mean, rstd = native.group_norm(last, out.movedim(1, -1), groups, weight, bias, eps)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.tape, ctx.record = tape, record
+        return out
+
+    @staticmethod
+    @unwatched
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        if not ctx.tape.open:  # the model itself asks for a gradient, perhaps to differentiate it again
+            raise OffTapeError
+        x, weight, mean, rstd = ctx.saved_tensors
+        grad, last = grads[0].movedim(1, -1).contiguous(), x.detach().movedim(1, -1)
+        back, scales, shifts = native.group_norm_backward(
+            grad, last, weight, mean, rstd, ctx.needs_input_grad[0]
+        )
+        ctx.record(scales, shifts)
+        return back if back is None else back.movedim(-1, 1), None, None, None, None, None, None, None
+
+
 @rule(F.group_norm)
+@faster(F.group_norm)
 def _group_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     named = dict(zip(("input", "num_groups", "weight", "bias", "eps"), args)) | kwargs
     x, weight, bias = named["input"], named.get("weight"), named.get("bias")
-    if not _ready(tape, x, weight, bias):
+    groups, eps = named["num_groups"], named.get("eps", 1e-5)
+    weight_slot, bias_slot = tape.slot_of(weight), tape.slot_of(bias)
+    bare = weight_slot is None and bias_slot is None
+    if not (tape.holds_rows(x) if bare else _ready(tape, x, weight, bias)):
         return NotImplemented
-    normal = F.group_norm(x, named["num_groups"], eps=named.get("eps", 1e-5))
+    value, shift = value_of(weight_slot, weight), value_of(bias_slot, bias)
+    fits = x.dim() == 4 and x.shape[1] % groups == 0 and x.numel() > 0
+    if fits and native.fits(x.movedim(1, -1), *(t for t in (value, shift) if t is not None)):
+
+        def record(scales: Tensor, shifts: Tensor) -> None:
+            for slot, rows in ((weight_slot, scales), (bias_slot, shifts)):
+                if slot is not None:
+                    slot.add(DirectUse(rows.view(tape.units, -1, rows.shape[1]).sum(1), rule="group norm"))
+
+        anchor = x if bare else tape.anchor
+        return _GroupNorm.apply(x, value, shift, groups, eps, tape, record, anchor)
+    if bare:
+        return NotImplemented
+    normal = F.group_norm(x, groups, eps=eps)
     return affine(tape, normal, weight, bias, _by_channel(x), "group norm")
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from saltflat.engine.lifting import lift
 from saltflat.engine.rules.linear import linear, value_of
-from saltflat.engine.tape import OffTapeError, Slot, Tape, bias_use, linear_use, rule
+from saltflat.engine.tape import OffTapeError, Slot, Tape, bias_use, linear_use, rule, unwatched
 
 State = tuple[Tensor, ...]
 Cell = Callable[[Tensor, Tensor, State], State]
@@ -53,6 +53,7 @@ class _Zeros(torch.autograd.Function):
         return torch.zeros_like(like)
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
         ctx.record(grads[0])
         return None, None, None

@@ -1,0 +1,156 @@
+"""A logical batch, and how the weights were used by the units of one part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saltflat.engine.calling import call_model, check_losses, leaves, take, without_compilation
+from saltflat.engine.fallback import example_by_example
+from saltflat.engine.tape import OffTapeError, Tape
+from saltflat.engine.uses import Use, merged
+from saltflat.engine.workspace import Workspace
+from saltflat.errors import InputError
+
+LossFunction = Callable[[Any, Tensor], Tensor]
+
+
+@dataclass
+class Facts:
+    """What was learned about a model on one shape of input."""
+
+    micro_batch: int | None = None  # units in a lane at a time
+    unit_bytes: int = 0  # what the records of one unit hold
+    draws: bool | None = None  # random numbers, in a forward pass
+    one_lane: bool | None = None  # because it draws, or cannot be copied, or has compiled parts
+    off_tape: bool = False
+    needs_company: bool = False  # the model does not take a batch of one
+    ratios: frozenset[int] | None = None  # how many rows a unit has where it meets weights
+    examined: bool = False
+    workspaces: list[Workspace] = field(default_factory=list)  # those that nobody uses at the moment
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All rows of a step, with what turns them into losses.
+
+    ``each`` rows in a row are one unit. With ``displacements``, view k of each row is taken at weights moved
+    by the k-th of them.
+    """
+
+    model: nn.Module
+    loss_fn: LossFunction
+    inputs: Any
+    targets: Tensor
+    each: int = 1
+    row_weights: Tensor | None = None
+    displacements: Sequence[Mapping[str, Tensor]] | None = None
+    in_company: bool = False  # of other lanes
+
+    def signature(self) -> Any:
+        """What the facts about a model depend on."""
+        shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in leaves(self.inputs))
+        trainable = tuple(p.requires_grad for p in self.model.parameters())
+        training = tuple(module.training for module in self.model.modules())
+        # A loss function that is made anew for each step has the same code.
+        return shapes, training, trainable, getattr(self.loss_fn, "__code__", type(self.loss_fn))
+
+    def uses(
+        self, parameters: dict[str, nn.Parameter], part: slice, facts: Facts, workspace: Workspace
+    ) -> dict[str, Use]:
+        """How each parameter was used by the units of one part of the rows."""
+        workspace.start_over()
+        if facts.draws is not False:  # weights may be made in another way each time
+            workspace.notes.clear()
+        if self.displacements is None:
+            return self._uses(parameters, part, facts, workspace)
+        return self._uses_over_views(parameters, part, facts, workspace, self.displacements)
+
+    def _uses_over_views(
+        self,
+        parameters: dict[str, nn.Parameter],
+        part: slice,
+        facts: Facts,
+        workspace: Workspace,
+        displacements: Sequence[Mapping[str, Tensor]],
+    ) -> dict[str, Use]:
+        """One pass a view, each at weights of its own; a unit's gradient is the sum over its views."""
+        views = len(displacements)
+        if views == 0 or self.each % views:
+            raise InputError(
+                "displacements", views, f"a number of views that divides rows_per_unit={self.each}"
+            )
+        found: dict[str, list[Use]] = {}
+        for view, displacement in enumerate(displacements):
+            rows = torch.arange(part.start, part.stop, device=self.targets.device)[view::views]
+            weights = None if self.row_weights is None else self.row_weights[rows]
+            seen = replace(
+                self, inputs=take(self.inputs, rows), targets=self.targets[rows], each=self.each // views,
+                row_weights=weights, displacements=None,
+            )  # fmt: skip
+            before = {name: p.detach().clone() for name, p in parameters.items()}
+            try:
+                with torch.no_grad():
+                    for name, p in parameters.items():
+                        p.add_(displacement[name])
+                uses = seen._uses(parameters, slice(0, len(rows)), facts, workspace)
+            finally:
+                with torch.no_grad():
+                    for name, p in parameters.items():
+                        p.copy_(before[name])
+            for name, use in uses.items():
+                found.setdefault(name, []).append(use)
+        with torch.no_grad():
+            return {name: merged(uses) for name, uses in found.items()}
+
+    def _uses(
+        self, parameters: dict[str, nn.Parameter], part: slice, facts: Facts, workspace: Workspace
+    ) -> dict[str, Use]:
+        units = (part.stop - part.start) // self.each
+        collected: dict[int, Any] | None = None
+        alone = facts.needs_company and part.stop - part.start == 1
+        if not facts.off_tape and not alone:
+            collected = self._on_tape(list(parameters.values()), part, units, facts, workspace)
+            facts.off_tape = collected is None
+        if collected is None:
+
+            def losses_of(rows: slice) -> Tensor:
+                return self.losses(
+                    slice(part.start + rows.start, part.start + rows.stop), facts.needs_company
+                )
+
+            collected = example_by_example(list(parameters.values()), losses_of, units, self.each)
+        return {name: collected[id(p)] for name, p in parameters.items() if id(p) in collected}
+
+    def _on_tape(
+        self, parameters: list[nn.Parameter], part: slice, units: int, facts: Facts, workspace: Workspace
+    ) -> dict[int, Use] | None:
+        tape = Tape(parameters, units, workspace, self.in_company)
+        try:
+            losses = self.losses(part, tape=tape)
+            # Rows that were counted otherwise when the model was examined: they depend on the data.
+            each = (part.stop - part.start) // units
+            known = None if facts.ratios is None else {ratio * each for ratio in facts.ratios}
+            if known is not None and units > 1 and not tape.ratios <= known:
+                return None
+            return tape.collected() if tape.backward(losses) else None
+        except OffTapeError:
+            return None
+
+    def losses(self, part: slice, company: bool = False, tape: Tape | None = None) -> Tensor:
+        """One loss a row, with the tape watching if there is one; a single row may need a copy as company."""
+        company = company and part.stop - part.start == 1
+        rows = torch.tensor([part.start, part.start]) if company else part
+        inputs, targets = take(self.inputs, rows), self.targets[rows]
+        if tape is not None:
+            tape.mark([*leaves(inputs), targets])
+        with torch.enable_grad(), without_compilation(self.model), tape or nullcontext():
+            losses = self.loss_fn(call_model(self.model, inputs), targets)
+            check_losses(losses, len(targets))
+            losses = losses[:1] if company else losses
+            return losses if self.row_weights is None else losses * self.row_weights[part]

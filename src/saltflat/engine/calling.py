@@ -1,0 +1,56 @@
+"""Calling models and losses on some rows of a batch: shared by the engine and its probe."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saltflat.errors import InputError
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """Call the model with a tensor, a tuple of positional or a dict of named inputs."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def leaves(inputs: Any) -> list[Tensor]:
+    """The tensors of an input, in order; an input may hold further tuples, lists and dicts."""
+    if isinstance(inputs, dict | tuple | list):
+        values = inputs.values() if isinstance(inputs, dict) else inputs
+        return [t for value in values for t in leaves(value)]
+    return [inputs] if isinstance(inputs, Tensor) else []
+
+
+def take(inputs: Any, part: Any) -> Any:
+    """Some rows of an input of any form."""
+    if isinstance(inputs, dict):
+        return {key: take(value, part) for key, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return tuple(take(value, part) for value in inputs)
+    return inputs[part] if isinstance(inputs, Tensor) else inputs
+
+
+def check_losses(losses: Any, rows: int) -> None:
+    """Refuse a loss that is not one number an example: it cannot be clipped per example."""
+    if not isinstance(losses, Tensor) or losses.shape != (rows,):
+        found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise InputError(
+            "loss_fn", str(found), f"one loss per example, a tensor of shape ({rows},)",
+            problem="is the shape of what the loss function returned",
+            cure='Use reduction="none", and average over any dimension but the first.',
+        )  # fmt: skip
+
+
+def has_compiled_parts(model: nn.Module) -> bool:
+    """Whether some part of the model was compiled by torch."""
+    return any(type(module).__name__ == "OptimizedModule" for module in model.modules())
+
+
+def without_compilation(model: nn.Module) -> AbstractContextManager[Any]:
+    """Run compiled parts of the model eagerly: the tape must see their operations."""
+    return torch.compiler.set_stance("force_eager") if has_compiled_parts(model) else nullcontext()

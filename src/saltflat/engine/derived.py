@@ -1,0 +1,278 @@
+"""Weights made from parameters (a standardised kernel, a weight norm): from their gradients back to the parameters.
+
+A derived weight ``f(p)`` keeps its small autograd graph. The gradient of unit i in p is ``Jᵀ gᵢ``, and pulling
+every unit's gradient through the graph is many times the work of an ordinary step. Two things spare it:
+
+- the clipped sum is linear: ``Σ cᵢ Jᵀ gᵢ = Jᵀ Σ cᵢ gᵢ`` goes through the graph once;
+- the norms ``‖Jᵀ gᵢ‖`` are known where J has the form that standardisation gives it, channel by channel:
+  it removes the mean, scales the rest, and scales the direction of the weight itself by another number.
+  Nobody has to declare that: the numbers are fitted to how the graph answers to two random vectors, and kept
+  only if they explain both answers. Two linear maps that agree on a random vector are the same map.
+
+Everything else is pulled back unit by unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saltflat.engine import native
+from saltflat.engine.uses import DirectUse, KernelUse, RowUse, Use
+
+# Numbers in the diagonal gradients that are carried back at once.
+DIAGONAL_LIMIT = 4_000_000
+# How far an answer may be from the fitted form, relative to its length: some hundred roundings.
+MISFIT = 256
+# A kernel of fewer numbers is as quickly pulled back unit by unit.
+SMALL = 64
+
+
+def pulled_back(
+    weight: Tensor, parameters: Sequence[Tensor], use: Use, notes: dict[Any, Any], place: int
+) -> list[tuple[Tensor, Use]]:
+    """For each parameter that the derived ``weight`` depends on, its use.
+
+    ``notes`` remembers forms from one micro-batch to the next, by the place of the weight on the tape.
+    """
+    parents = [p for p in parameters if _depends(weight, p)]
+    if not isinstance(use, RowUse):
+        key = place, weight.shape, tuple((id(p), p._version) for p in parents)
+        if key not in notes:
+            notes[key] = _forms(weight, parents)
+        forms = notes[key]
+        if forms is not None:
+            shared = _Graph(weight, parents, use)
+            name = f"{use.rule} (derived weight)"
+            return [
+                (p, _FormedUse(shared, place, f, name)) for place, (p, f) in enumerate(zip(parents, forms))
+            ]
+    parts = [use.gradients()] if not isinstance(use, RowUse) else _few_units_at_a_time(use)
+    pulled = [vector_jacobian_products(weight, parents, part) for part in parts]
+    found: list[tuple[Tensor, Use]] = []
+    for parent, column in zip(parents, zip(*pulled)):
+        if column[0] is not None:
+            whole = column[0] if len(column) == 1 else torch.cat(column)
+            found.append((parent, DirectUse(whole, rule=f"{use.rule} (derived weight)")))
+    return found
+
+
+def vector_jacobian_products(
+    output: Tensor, inputs: Sequence[Tensor], grads: Tensor
+) -> tuple[Tensor | None, ...]:
+    """For each row of ``grads``, the gradient of ``output`` in that direction; batched where torch can."""
+    try:
+        return torch.autograd.grad(
+            output, inputs, grads, retain_graph=True, allow_unused=True, is_grads_batched=True
+        )
+    except RuntimeError:  # an operation without a batching rule: one row at a time
+        rows = [torch.autograd.grad(output, inputs, g, retain_graph=True, allow_unused=True) for g in grads]
+        return tuple(None if column[0] is None else torch.stack(column) for column in zip(*rows))
+
+
+def _depends(weight: Tensor, parameter: Tensor) -> bool:
+    """Whether there is a path in the graph of ``weight`` to the parameter: without running it."""
+    found, todo = set(), [weight.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in found:
+            continue
+        if getattr(node, "variable", None) is parameter:
+            return True
+        found.add(node)
+        todo += [following for following, _ in node.next_functions]
+    return False
+
+
+# --- the form of a standardisation ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Form:
+    """``Jᵀ g`` of one parameter, channel by channel; ``along`` is the unit vector of the weight without its mean.
+
+    For a kernel: ``rest · (g − mean(g) − along ⟨along, g⟩) + own · along ⟨along, g⟩``.
+    For one number a channel (``rest`` is None): ``own · ⟨along, g⟩``.
+    """
+
+    along: Tensor  # channels x numbers
+    own: Tensor  # channels
+    rest: Tensor | None
+
+    def squared_norms(self, moments: Moments) -> Tensor:
+        """The squared norms of ``Jᵀ g`` of each unit; overstated by a rounding, never understated."""
+        mean, along, length = moments
+        squared = (self.own.square() * along).sum(1)
+        if self.rest is None:
+            return squared
+        slack = 16 * torch.finfo(length.dtype).eps
+        left = (length - mean - along).clamp(min=0) + slack * length
+        return squared + (self.rest.square() * left).sum(1)
+
+
+Moments = tuple[Tensor, Tensor, Tensor]
+"""Units x channels: the squared length of the gradient in the direction of the mean, along the weight, in all."""
+
+
+def _moments(grads: Tensor, along: Tensor) -> Moments:
+    """Of units x channels x numbers."""
+    size = grads.shape[2]
+    if native.fits(grads, along):
+        total, product, squared = native.moments(grads, along)
+        return total.square() / size, product.square(), squared
+    sides = torch.stack([torch.full_like(along, size**-0.5), along], dim=2)
+    mean, product = torch.bmm(grads.transpose(0, 1), sides).square().permute(2, 1, 0)
+    return mean, product, torch.linalg.vector_norm(grads, dim=2).square()
+
+
+def _forms(weight: Tensor, parents: Sequence[Tensor]) -> list[_Form] | None:
+    """How the graph of a derived weight answers, if it is in the form of a standardisation; else None."""
+    if weight.dim() < 2 or not weight.is_floating_point() or weight[0].numel() < SMALL:
+        return None
+    channels = len(weight)
+    if any(p.shape != weight.shape and p.numel() != channels for p in parents):
+        return None
+    centred = (
+        weight.detach() - weight.detach().flatten(1).mean(1).view(-1, *[1] * (weight.dim() - 1))
+    ).flatten(1)
+    length = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
+    if not bool((length > 0).all()):
+        return None
+    along = centred / length
+    # Fixed directions: what is computed must not depend on how often somebody drew before.
+    draw = torch.Generator().manual_seed(weight.numel())
+    tries = [
+        torch.randn(weight.shape, generator=draw, dtype=weight.dtype).to(weight.device) for _ in range(2)
+    ]
+    answers = [
+        torch.autograd.grad(weight, list(parents), each, retain_graph=True, allow_unused=True)
+        for each in tries
+    ]
+    forms = []
+    for parent, found in zip(parents, zip(*answers)):
+        if any(answer is None for answer in found):
+            return None
+        fit = _fit_kernel if parent.shape == weight.shape else _fit_scale
+        form = fit(
+            along, [each.flatten(1) for each in tries], [answer.reshape(channels, -1) for answer in found]
+        )
+        if form is None:
+            return None
+        forms.append(form)
+    return forms
+
+
+def _fit_kernel(along: Tensor, tries: list[Tensor], answers: list[Tensor]) -> _Form | None:
+    eps = torch.finfo(along.dtype).eps
+    own_tries = [(along * each).sum(1) for each in tries]
+    own_answers = [(along * answer).sum(1) for answer in answers]
+    rests = [t - t.mean(1, keepdim=True) - along * q[:, None] for t, q in zip(tries, own_tries)]
+    left = [a - along * q[:, None] for a, q in zip(answers, own_answers)]
+    rest = _ratio([(a * t).sum(1) for a, t in zip(left, rests)], [(t * t).sum(1) for t in rests])
+    own = _ratio([a * q for a, q in zip(own_answers, own_tries)], [q * q for q in own_tries])
+    for a, t, answer, q in zip(left, rests, own_answers, own_tries):
+        scale = rest.abs() * torch.linalg.vector_norm(t, dim=1)
+        misfit = torch.linalg.vector_norm(a - rest[:, None] * t, dim=1) + (answer - own * q).abs()
+        if not bool((misfit <= MISFIT * eps * scale).all()):
+            return None
+    return _Form(along, own, rest)
+
+
+def _fit_scale(along: Tensor, tries: list[Tensor], answers: list[Tensor]) -> _Form | None:
+    """One number a channel, which scales the channel."""
+    eps = torch.finfo(along.dtype).eps
+    own_tries = [(along * each).sum(1) for each in tries]
+    flat = [answer.squeeze(1) for answer in answers]
+    own = _ratio([a * q for a, q in zip(flat, own_tries)], [q * q for q in own_tries])
+    for answer, q, each in zip(flat, own_tries, tries):
+        scale = own.abs() * torch.linalg.vector_norm(each, dim=1)
+        if not bool(((answer - own * q).abs() <= MISFIT * eps * scale).all()):
+            return None
+    return _Form(along, own, None)
+
+
+def _ratio(above: list[Tensor], below: list[Tensor]) -> Tensor:
+    return torch.stack(above).sum(0) / torch.stack(below).sum(0)
+
+
+@dataclass
+class _Graph:
+    """A derived weight with its graph and its use, shared by the parameters it was made from."""
+
+    weight: Tensor
+    parents: Sequence[Tensor]
+    use: Use
+    _moments: Moments | None = None
+    _sums: list[tuple[Tensor, tuple[Any, ...]]] = field(default_factory=list)
+
+    def moments(self, along: Tensor) -> Moments:
+        """The moments of the gradients, which all parents of the weight ask for."""
+        if self._moments is None:
+            if isinstance(self.use, KernelUse):  # as they lie in memory
+                along = self.use.as_stored(along.view(self.weight.shape)).flatten(1)
+                self._moments = _moments(self.use.grads.flatten(2), along)
+            else:
+                self._moments = _moments(self.use.gradients().flatten(2), along)
+        return self._moments
+
+    def weighted_sums(self, factors: Tensor) -> tuple[Any, ...]:
+        """``Jᵀ Σ cᵢ gᵢ`` for each parent; flat clipping asks for the same factors each time."""
+        for known, sums in self._sums:
+            if known is factors:
+                return sums
+        total = self.use.weighted_sum(factors)
+        sums = torch.autograd.grad(self.weight, list(self.parents), total, retain_graph=True)
+        self._sums.append((factors, sums))
+        return sums
+
+
+@dataclass
+class _FormedUse:
+    """A parameter of a derived weight, where the form of the derivation is known."""
+
+    graph: _Graph
+    place: int
+    form: _Form
+    rule: str
+
+    def squared_norms(self) -> Tensor:
+        return self.form.squared_norms(self.graph.moments(self.form.along))
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        found: Tensor = self.graph.weighted_sums(factors)[self.place]
+        return found
+
+    def gradients(self) -> Tensor:
+        parent = self.graph.parents[self.place]
+        (found,) = vector_jacobian_products(self.graph.weight, [parent], self.graph.use.gradients())
+        assert found is not None
+        return found
+
+    def silence(self, units: Tensor) -> None:
+        self.graph.use.silence(units)
+
+
+def _few_units_at_a_time(use: RowUse) -> Iterable[Tensor]:
+    """A gradient that is zero but for one unit's rows is as large as the batch: not all of them at once."""
+    size = max(1, DIAGONAL_LIMIT // max(use.grads.numel(), 1))
+    for start in range(0, use.units, size):
+        yield use.of_units(start, min(start + size, use.units))
+
+
+def unexpanded(use: RowUse, source: Tensor) -> Tensor:
+    """Per-unit gradients of what was expanded over the rows: sums instead of a diagonal embedding."""
+    grads = use.grads
+    shape = (1,) * (grads.dim() - source.dim()) + tuple(source.shape)
+    summed = [d for d in range(1, grads.dim()) if shape[d] == 1 and grads.shape[d] != 1]
+    reduced = grads.sum(summed, keepdim=True) if summed else grads
+    return reduced.reshape(use.units, -1, *source.shape).sum(1)
+
+
+def was_one_row(expanded: Tensor, source: Tensor) -> bool:
+    """Whether rows were made by broadcasting alone; a repeated dimension may also have tiled something."""
+    shape = (1,) * (expanded.dim() - source.dim()) + tuple(source.shape)
+    return shape[0] == 1 and all(a in (1, b) for a, b in zip(shape, expanded.shape))

@@ -1,0 +1,189 @@
+"""Per-row gradients of convolution kernels, and their Gram matrices, without looking at weights.
+
+A convolution is a linear layer on patches. Patches are formed for a few rows at a time in a buffer that stays
+in cache, with the channels innermost so that copying a patch copies long runs.
+
+The norms of kernel gradients can also be had without the gradients, from the Gram matrices of the output
+gradients and of the patches. Two patches overlap tap by tap, so the Gram matrix of the patches is a sum of
+shifted Gram matrices of the *pixels*: ``⟨patch(t), patch(u)⟩ = Σ_tap ⟨x(t + tap), x(u + tap)⟩``, which needs no
+patches and, for a 3×3 kernel, a ninth of the multiplications.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saltflat.engine import native
+from saltflat.engine.uses import squared_lengths
+from saltflat.engine.workspace import Workspace
+
+# Patches of as many rows as fit into this many numbers are formed at once (2 MiB of float32).
+PATCH_BUFFER = 512 * 1024
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Everything about a convolution but its weights."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        extra = self.output_padding or (0,) * len(self.kernel)
+        return torch.ops.aten.convolution(
+            x, weight, bias, self.stride, self.padding, self.dilation, self.transposed, extra, self.groups
+        )
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, mask: list[bool]) -> Any:
+        extra = self.output_padding or (0,) * len(self.kernel)
+        return torch.ops.aten.convolution_backward(
+            grad, x, weight, None, self.stride, self.padding, self.dilation, self.transposed, extra,
+            self.groups, mask,
+        )  # fmt: skip
+
+    def slices(self, tap: tuple[int, ...], positions: torch.Size) -> tuple[slice, ...]:
+        """Where, in a padded map, one tap of the kernel meets each output position."""
+        firsts = [offset * dilation for offset, dilation in zip(tap, self.dilation)]
+        return tuple(
+            slice(first, first + (n - 1) * step + 1, step)
+            for first, n, step in zip(firsts, positions, self.stride)
+        )
+
+    def taps(self) -> Iterator[tuple[int, ...]]:
+        return itertools.product(*map(range, self.kernel))
+
+
+def kernel_gradients(
+    inputs: Tensor, grad: Tensor, geometry: Geometry, workspace: Workspace
+) -> tuple[Tensor, Tensor]:
+    """Rows x output channels x *kernel x input channels of a group, and their squared norms."""
+    if inputs.shape[1] == geometry.groups > 1:
+        grads = _depthwise(inputs, grad, geometry, workspace)
+        return grads, squared_lengths(grads)
+    return _dense(inputs, grad, geometry, workspace)
+
+
+def patch_gram(inputs: Tensor, units: int, geometry: Geometry, positions: torch.Size) -> Tensor:
+    """Units x T x T: the inner products of the patches that belong to one unit, T positions in all."""
+    spatial = len(positions)
+    space, each = inputs.shape[2:], len(inputs) // units
+    pixels = inputs.movedim(1, -1).reshape(units, each * math.prod(space), inputs.shape[1])
+    gram = torch.bmm(pixels, pixels.mT).view(units, each, *space, each, *space)
+    if any(geometry.padding):
+        sides = [p for pair in zip(geometry.padding[::-1], geometry.padding[::-1]) for p in pair]
+        gram = F.pad(gram, [*sides, 0, 0, *sides])
+    length = each * math.prod(positions)
+    whole = slice(None)
+    total: Tensor | None = None
+    for tap in geometry.taps():
+        at = geometry.slices(tap, positions)
+        shifted = gram[(whole, whole, *at, whole, *at)]
+        if total is None:
+            total = shifted.contiguous() if math.prod(geometry.kernel) == 1 else shifted.clone()
+        else:
+            total += shifted
+    assert total is not None
+    assert total.dim() == 3 + 2 * spatial
+    return total.reshape(units, length, length)
+
+
+def gram_work(inputs: Tensor, units: int, geometry: Geometry, positions: torch.Size, out: int) -> int:
+    """How many multiply-adds a unit costs by `patch_gram`, its shifts and the gradients' Gram matrix.
+
+    A shifted addition moves numbers in short runs and costs about as much time as fifty multiply-adds.
+    """
+    each = len(inputs) // units
+    pixels, length = each * math.prod(inputs.shape[2:]), each * math.prod(positions)
+    taps = math.prod(geometry.kernel)
+    shifts = 50 * taps * length * length + 20 * pixels * pixels * any(geometry.padding)
+    return pixels * pixels * inputs.shape[1] + length * length * out + shifts
+
+
+def _dense(inputs: Tensor, grad: Tensor, geometry: Geometry, workspace: Workspace) -> tuple[Tensor, Tensor]:
+    rows, out_channels = grad.shape[:2]
+    groups, kernel, positions = geometry.groups, geometry.kernel, grad.shape[2:]
+    length, taps, in_group = math.prod(positions), math.prod(kernel), inputs.shape[1] // groups
+    out_group = out_channels // groups
+    result = workspace.empty((rows, groups, out_group, taps * in_group), grad)
+    left = grad.movedim(1, -1).reshape(rows, length, groups, out_group).permute(0, 2, 3, 1)
+    block = min(rows, max(1, PATCH_BUFFER // (length * taps * inputs.shape[1])))
+    buffer = workspace.empty((block, groups, length, taps * in_group), grad)
+    padded = _Padded(inputs, geometry, block, workspace)
+    squared = grad.new_empty(rows)
+    for start in range(0, rows, block):
+        stop = min(start + block, rows)
+        windows = _windows(padded.rows(start, stop), geometry, positions)
+        patches = buffer[: stop - start]
+        grouped = windows.unflatten(-1, (groups, in_group)).movedim(-2, 1)
+        patches.view(stop - start, groups, *positions, *kernel, in_group).copy_(grouped)
+        # left[...] is a view with the channels innermost: the product reads it transposed, without a copy
+        torch.bmm(left[start:stop].flatten(0, 1), patches.flatten(0, 1), out=result[start:stop].flatten(0, 1))
+        squared[start:stop] = squared_lengths(result[start:stop])  # now, while they are in cache
+    return result.view(rows, out_channels, *kernel, in_group), squared
+
+
+class _Padded:
+    """Rows x *padded space x channels, a few rows at a time in one buffer whose border stays zero."""
+
+    def __init__(self, x: Tensor, geometry: Geometry, block: int, workspace: Workspace) -> None:
+        self.last = x.movedim(1, -1)
+        self.buffer: Tensor | None = None
+        if any(geometry.padding):
+            shape = [n + 2 * p for n, p in zip(x.shape[2:], geometry.padding)]
+            self.buffer = self.inside = workspace.empty((block, *shape, x.shape[1]), x).zero_()
+            for d, (n, p) in enumerate(zip(x.shape[2:], geometry.padding)):
+                self.inside = self.inside.narrow(1 + d, p, n)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        if self.buffer is None:
+            return self.last[start:stop].contiguous()
+        self.inside[: stop - start].copy_(self.last[start:stop])
+        return self.buffer[: stop - start]
+
+
+def _windows(padded: Tensor, geometry: Geometry, positions: torch.Size) -> Tensor:
+    """A view: rows x *positions x *kernel x channels."""
+    strides = padded.stride()
+    spatial = strides[1:-1]
+    steps = [s * step for s, step in zip(spatial, geometry.stride)]
+    taps = [s * dilation for s, dilation in zip(spatial, geometry.dilation)]
+    shape = (padded.shape[0], *positions, *geometry.kernel, padded.shape[-1])
+    return padded.as_strided(shape, (strides[0], *steps, *taps, strides[-1]), padded.storage_offset())
+
+
+def _depthwise(inputs: Tensor, grad: Tensor, geometry: Geometry, workspace: Workspace) -> Tensor:
+    """One input channel a group: for each tap of the kernel, an element-wise product and a sum."""
+    repeats = grad.shape[1] // inputs.shape[1]
+    if repeats > 1:
+        inputs = inputs.repeat_interleave(repeats, dim=1)
+    if len(geometry.kernel) == 2 and inputs.is_cpu and inputs.dtype == torch.float32 and native.available():
+        x, last = inputs.movedim(1, -1).contiguous(), grad.movedim(1, -1).contiguous()
+        sums = workspace.empty((len(x), *geometry.kernel, x.shape[-1]), x)
+        native.depthwise(x, last, sums, geometry.stride, geometry.padding, geometry.dilation)
+        return sums.movedim(-1, 1).unsqueeze(-1)
+    return depthwise_by_taps(inputs, grad, geometry)
+
+
+def depthwise_by_taps(inputs: Tensor, grad: Tensor, geometry: Geometry) -> Tensor:
+    """The same by torch operations alone, for any number of dimensions and any device."""
+    rows, channels = grad.shape[:2]
+    padded = F.pad(inputs, [p for pair in zip(geometry.padding[::-1], geometry.padding[::-1]) for p in pair])
+    result = grad.new_empty(rows, channels, *geometry.kernel, 1)
+    for tap in geometry.taps():
+        window = padded[(slice(None), slice(None), *geometry.slices(tap, grad.shape[2:]))]
+        place: Any = (..., *tap, 0)
+        torch.sum((window * grad).flatten(2), 2, out=result[place])
+    return result

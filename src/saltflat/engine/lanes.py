@@ -1,0 +1,118 @@
+"""Lanes: several micro-batches side by side, a thread each, instead of many threads in every operation.
+
+Torch splits each operation over its threads and joins them again, some hundred times a micro-batch, and the
+small products of per-unit gradients gain little from it. Here each thread takes whole micro-batches, with
+operations that stay on it. Which lane computes which micro-batch is fixed, so results do not depend on which
+thread is faster.
+
+A model may keep something on itself during a pass, which two passes at once would share. So every lane but the
+first has a copy of the model, with the same parameters; and should rows of one lane still reach another (through
+a global variable, say), the tape sees it (`SharedRowsError`) and the sum is computed again in one lane.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import os
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+T = TypeVar("T")
+
+
+class SharedRowsError(Exception):
+    """A lane met rows of another one: the model shares state between its passes."""
+
+
+def lane_count(parameters: Sequence[nn.Parameter]) -> int:
+    """How many lanes this thread may open now: as many as torch would use threads, on a CPU."""
+    here = all(p.device.type == "cpu" for p in parameters)
+    # Settings of this thread alone would not reach the lanes.
+    special = (
+        torch.is_autocast_enabled("cpu")
+        or _get_current_function_mode_stack()
+        or _get_current_dispatch_mode_stack()
+        or torch.is_anomaly_enabled()
+    )
+    return torch.get_num_threads() if here and not special else 1
+
+
+def copies(model: nn.Module, count: int) -> list[nn.Module] | None:
+    """The model and ``count - 1`` copies on the same tensors; None if it cannot be copied."""
+    kept = _kept(model)
+    try:
+        others = [copy.deepcopy(model, {id(value): value for value in kept}) for _ in range(count - 1)]
+    except Exception:  # whatever a model's own way of being copied may raise: one lane is always right
+        return None
+    return [model, *others]
+
+
+def _kept(model: nn.Module) -> list[Any]:
+    """What all copies share: parameters, buffers, and other tensors that a module holds."""
+    kept: list[Any] = [*model.parameters(), *model.buffers()]
+    for module in model.modules():
+        kept += [value for value in vars(module).values() if isinstance(value, Tensor)]
+    return kept
+
+
+class _Pool:
+    """Threads that live on, each with operations that stay on it."""
+
+    def __init__(self, size: int) -> None:
+        self.process = os.getpid()
+        before = torch.get_num_threads()
+        self.executor = ThreadPoolExecutor(size, "saltflat-lane", initializer=_keep_to_this_thread)
+        ready = threading.Barrier(size)
+        for future in [self.executor.submit(ready.wait) for _ in range(size)]:
+            future.result()
+        torch.set_num_threads(before)  # the threads told torch of theirs, which new threads would take over
+
+
+@lru_cache(maxsize=1)
+def keep_freed_memory() -> None:
+    """Let freed memory stay with the process, up to 1 GiB, instead of being fetched page by page again.
+
+    The C library gives large blocks back to the system at once, and small heaps are all that its other threads
+    get: a micro-batch in a lane then meets tens of thousands of page faults (measured: a tenth of its time).
+    """
+    if platform.libc_ver()[0] != "glibc" or os.environ.get("SALTFLAT_KEEP_MEMORY") == "0":
+        return
+    trim_threshold, mmap_threshold = -1, -3  # as in malloc.h
+    library = ctypes.CDLL(None)
+    for option in (trim_threshold, mmap_threshold):
+        library.mallopt(option, 2**30)
+
+
+def _keep_to_this_thread() -> None:
+    torch.get_num_threads()  # torch sets up a new thread at its first question, and would undo the next line
+    torch.set_num_threads(1)
+
+
+_pools: dict[int, _Pool] = {}
+_opening = threading.Lock()
+
+
+def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """Run the tasks at the same time, a thread each, and return their results in order.
+
+    If one fails, its error is raised when all have ended.
+    """
+    with _opening:
+        pool = _pools.get(len(tasks))
+        if pool is None or pool.process != os.getpid():  # threads do not survive a fork
+            pool = _pools[len(tasks)] = _Pool(len(tasks))
+    futures = [pool.executor.submit(task) for task in tasks]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:
+        raise errors[0]
+    return [future.result() for future in futures]
