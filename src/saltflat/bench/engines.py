@@ -110,7 +110,7 @@ def taking_part(
         except Exception as error:
             if engine.family not in PRIVATE_PEERS:
                 raise
-            missing.append({"name": engine.name, "reason": reason_of(error)})
+            missing.append(absent(engine, reason_of(error)))
             continue
         if engine.family == OURS:
             ours = sums
@@ -118,11 +118,16 @@ def taking_part(
             difference = relative_error(sums, ours)
             if not difference <= LARGEST_DIFFERENCE:
                 reason = f"gives another sum (relative difference {difference:.2g})"
-                missing.append({"name": engine.name, "reason": reason})
+                missing.append(absent(engine, reason))
                 continue
             differences[engine.name] = difference
         steps[engine.name] = step
     return steps, missing, differences
+
+
+def absent(engine: Contender, reason: str) -> dict[str, str]:
+    """An engine that could not take part."""
+    return {"name": engine.name, "family": engine.family, "reason": reason}
 
 
 def reason_of(error: Exception) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from typing import Any
 
-from saltflat.bench.contenders import by_name
-from saltflat.bench.engines import reason_of
+from saltflat.bench.contenders import PRIVATE_PEERS, by_name
+from saltflat.bench.engines import absent, reason_of
 from saltflat.bench.fresh_process import PRIVATE_STEP
 from saltflat.bench.memory import Cell, Measure, in_fresh_processes
 from saltflat.bench.private_loop import loop_of, steps_of
@@ -55,18 +56,21 @@ def _side_by_side(model: str, examples: int, physical: int, rounds: int, measure
     physical = min(physical, examples)
     steps: dict[str, Step] = {}
     missing: list[dict[str, str]] = []
-    for family, mode in (("saltflat", ""), ("ordinary", ""), ("opacus", "hooks")):
-        name = f"{family} {mode}".strip()
-        try:
-            step = by_name(family, mode, physical).step(work)
-            step()
-            steps[name] = step
-        except Exception as error:
-            if family != "opacus":
-                raise
-            missing.append({"name": name, "reason": reason_of(error)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the peers' own
+        for family, mode in (("saltflat", ""), ("ordinary", ""), ("opacus", "hooks")):
+            engine = by_name(family, mode, physical)
+            try:
+                step = engine.step(work)
+                step()
+                steps[f"{family} {mode}".strip()] = step
+            except Exception as error:
+                if family not in PRIVATE_PEERS:
+                    raise
+                missing.append(absent(engine, reason_of(error)))
+        seconds = _medians(steps, rounds)
     return {
-        "seconds": _medians(steps, rounds),
+        "seconds": seconds,
         "bytes": {name: measure(Cell(name, model, examples, physical), 1)["peak_bytes"] for name in steps},
         "missing": missing,
         "examples": examples,

@@ -31,6 +31,9 @@ class Cell:
     micro_batch: int | None = None
 
 
+# Below this, pages and allocator decide, not the engine: such a model's ratio is shown and not judged.
+LEAST_BYTES = 8 * 2**20
+
 Measure = Callable[[Cell, int], dict[str, Any]]
 
 
@@ -65,6 +68,7 @@ def of_model(model: str, settings: Settings, measure: Measure = in_fresh_process
         "micro_batch": size,
         "cells": found,
         "ratio": ratio(found["saltflat"], found["ordinary"]),
+        "judged": (found["ordinary"]["peak_bytes"] or 0) >= LEAST_BYTES,
     }
 
 

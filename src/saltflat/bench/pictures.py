@@ -53,18 +53,20 @@ def _matplotlib() -> Any:
 
 def _ratios(plt: Any, found: Any) -> Any:
     """One group of bars a model, longest is fastest, with a line where the ordinary step is."""
-    families = [name for name in WORDS if any(_throughput(row, name) is not None for row in found.values())]
-    height = 0.8 / len(families)
+    shown = {name: _shown_families(row) for name, row in found.items()}
+    height = 0.8 / max(map(len, shown.values()))
     figure, axes = plt.subplots(figsize=(9, 1.2 + 1.15 * len(found)), layout="constrained")
-    for place, name in enumerate(families):
-        for number, row in enumerate(found.values()):
-            value = _throughput(row, name)
+    named = set()
+    for number, (model, families) in enumerate(shown.items()):
+        for place, family in enumerate(families):
+            value = _throughput(found[model], family)
             at = number + (place - (len(families) - 1) / 2) * height
-            label = WORDS[name] if number == 0 else None
-            axes.barh(at, value or 0, height * 0.9, color=COLOURS[name], label=label)
+            label = None if family in named else WORDS[family]
+            named.add(family)
+            axes.barh(at, value or 0, height * 0.9, color=COLOURS[family], label=label)
             axes.annotate(
-                "–" if value is None else f"{value:.2f}", (value or 0, at), xytext=(3, 0), fontsize=8,
-                textcoords="offset points", va="center", color=INK,
+                f"{WORDS[family]}: not compared" if value is None else f"{value:.2f}", (value or 0, at),
+                xytext=(3, 0), fontsize=8, textcoords="offset points", va="center", color=INK,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3}, zorder=3,
             )  # fmt: skip
     axes.axvline(1.0, color=INK, linewidth=1, zorder=2)
@@ -77,8 +79,15 @@ def _ratios(plt: Any, found: Any) -> Any:
     axes.margins(x=0.08)
     axes.set_xlabel("throughput, times that of the ordinary step in the default memory format")
     axes.tick_params(axis="y", length=0)
-    figure.legend(loc="outside lower center", ncols=len(families), frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=len(named), frameon=False, fontsize=9)
     return figure
+
+
+def _shown_families(row: Any) -> list[str]:
+    """The families of a model's bars: those that ran, and those that tried and could not."""
+    tried = {peer["family"] for peer in row["missing"] if peer["reason"] != "not installed"}
+    tried.discard("jax-privacy")  # written for one model: its absence elsewhere says nothing
+    return [name for name in WORDS if name in row["fastest"] or name in tried]
 
 
 def _throughput(row: Any, family: str) -> float | None:
@@ -97,7 +106,9 @@ def _growth(plt: Any, found: Any) -> Any:
         points = sorted((row for row in found.values() if row["axis"] == axis), key=lambda row: row["at"])
         _panel(grid[0][column], points, "seconds", 1.0)
         _panel(grid[1][column], points, "bytes", 2.0**20)
-        grid[0][column].set_title(f"against the {axis}" if axis != "parameters" else "against the parameters")
+        examples = points[0].get("examples")
+        what = "a whole step" if examples is None else f"the gradient of {examples} examples"
+        grid[0][column].set_title(f"{what}, against {axis}", fontsize=10)
         grid[1][column].set_xlabel(UNITS[axis])
         _same_ticks(
             grid[0][column], grid[1][column], [row["at"] for row in points], powers=axis != "parameters"

@@ -34,9 +34,9 @@ def plan_of(method: str, population: int, batch_size: int) -> Plan:
     return plans.by_name(method, **sizes)
 
 
-def loop_of(method: str, model: str, population: int, batch_size: int) -> Loop:
-    """A training loop over random rows, of which only some are held in memory."""
-    work = Workload(model, min(population, HELD_ROWS))
+def loop_of(method: str, model: str, population: int, batch_size: int, held: int = HELD_ROWS) -> Loop:
+    """A training loop over random rows, of which only ``held`` are held in memory."""
+    work = Workload(model, min(population, held))
     source = RepeatedRows(work.inputs, work.targets, population)
     plan = plan_of(method, population, batch_size)
     mechanism = build_mechanism(plan, source, Ledger(), torch.device("cpu"), seed=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from saltflat.bench.tasks import LOGICAL
 from saltflat.plan.table import aligned
 
 MEGABYTE = 2**20
+WIDTH = 100
 
 
 def report(sections: Sections, machine: Mapping[str, Any], omitted: list[str]) -> str:
@@ -27,7 +29,14 @@ def report(sections: Sections, machine: Mapping[str, Any], omitted: list[str]) -
     blocks.append("\n".join(_goals(goals(sections), sections)))
     if omitted:
         blocks.append("\n".join(["left out:", *[f"  {line}" for line in omitted]]))
-    return "\n\n".join(blocks)
+    return "\n".join(part for line in "\n\n".join(blocks).splitlines() for part in _wrapped(line))
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line within the width; the tables fit it anyway, and reasons may be long."""
+    if len(line) <= WIDTH:
+        return [line]
+    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _engines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -41,7 +50,7 @@ def _engines(found: Mapping[str, Any]) -> Iterator[str]:
         rows.append(
             [
                 name,
-                f"{1000 * row['contenders']['saltflat']['seconds']:.4g}",
+                _milliseconds(row["contenders"]["saltflat"]["seconds"]),
                 f"{ordinary['median']:.2f} ({ordinary['low']:.2f}–{ordinary['high']:.2f})",
                 _ratio(ratios, "channels_last"),
                 _ratio(ratios, "opacus") + _setting(row["fastest"].get("opacus")),
@@ -53,11 +62,11 @@ def _engines(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(rows)
     absent: dict[str, list[str]] = {}
     for name, row in found.items():
-        for peer in row["missing"]:
-            absent.setdefault(f"{peer['name']}: {peer['reason']}", []).append(name)
-    for reason, models in absent.items():
+        for line in _absent(row):
+            absent.setdefault(line, []).append(name)
+    for line, models in absent.items():
         where = "" if len(models) == len(found) else f" ({', '.join(models)})"
-        yield f"  not compared: {reason}{where}"
+        yield f"  not compared: {line}{where}"
     told = summary(found and {"engines": found})
     words = {
         "ordinary": "ordinary", "channels_last": "channels_last", "opacus": "fastest Opacus",
@@ -73,6 +82,16 @@ def _engines(found: Mapping[str, Any]) -> Iterator[str]:
             f"  WRONG on {name}: relative error {row['gradient_error']:.1e} without a clip, "
             f"{row['clipped_error']:.1e} with one"
         )
+
+
+def _absent(row: Mapping[str, Any]) -> list[str]:
+    """Who could not take part on a model, and why; a family that is missing as a whole is named once."""
+    lines = []
+    for peer in row["missing"]:
+        reasons = {other["reason"] for other in row["missing"] if other["family"] == peer["family"]}
+        whole = peer["family"] not in row["ratios"] and len(reasons) == 1
+        lines.append(f"{peer['family'] if whole else peer['name']}: {peer['reason']}")
+    return list(dict.fromkeys(lines))
 
 
 def _step(found: Mapping[str, Any]) -> Iterator[str]:
@@ -108,6 +127,8 @@ def _memory(found: Mapping[str, Any]) -> Iterator[str]:
             cells = [_megabytes(row["cells"][column]) for column in columns]
             rows.append([name, str(row["micro_batch"]), *cells[:2], _number(row["ratio"]), *cells[2:]])
         yield from _table(rows)
+        if small := [name for name, row in models.items() if not row["judged"]]:
+            yield f"  too small to judge: {', '.join(small)}"
         for name, row in models.items():
             for column, cell in row["cells"].items():
                 if cell["peak_bytes"] is None:
@@ -154,6 +175,10 @@ def _setting(name: str | None) -> str:
     if name is None:
         return ""
     return f" ({name.partition(' ')[2].replace(',', '')})" if " " in name else ""
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f}" if seconds >= 0.1 else f"{1000 * seconds:.3g}"
 
 
 def _megabytes(cell: Mapping[str, Any]) -> str:

@@ -122,7 +122,7 @@ def left_out(settings: Settings) -> list[str]:
     >>> left_out(FULL)
     []
     >>> left_out(replace(FULL, examples=64, sections=("engines",)))[:2]
-    ['sections step, methods, memory, growth', '64 examples instead of 256']
+    ['sections step, methods, memory, growth', 'examples: 64 instead of 256']
     """
     said = []
     if missing := [name for name in SECTIONS if name not in settings.sections]:
@@ -141,7 +141,7 @@ def left_out(settings: Settings) -> list[str]:
     for key, what in less.items():
         here, whole = getattr(settings, key), getattr(FULL, key)
         if here < whole:
-            said.append(f"{here} {what} instead of {whole}")
+            said.append(f"{what}: {here} instead of {whole}")
     if settings.memory_batches != FULL.memory_batches:
         small, large = settings.memory_batches
         said.append(f"memory at logical batches {small:,} and {large:,} instead of 2,048 and 32,768")

@@ -65,8 +65,6 @@ def command(
     folder = Path(out)
     results = Results.open(folder, {"sizes": settings.sizes(), "machine": facts}, fresh=fresh)
     omitted = left_out(settings)
-    if omitted:
-        click.echo(f"left out: {'; '.join(omitted)}", err=True)
     started, busy = time.perf_counter(), machine.load()
     sections_found = measured(settings, results)
     pictures = _pictures(sections_found, folder)
