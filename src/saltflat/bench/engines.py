@@ -137,7 +137,7 @@ def reason_of(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, NotImplementedError) and lines[0]:
         return lines[0][:200]
-    return f"fails on this model: {type(error).__name__}: {lines[0]}"[:200]
+    return f"fails on this model: {type(error).__name__}: {lines[0]}".rstrip(": ")[:200]
 
 
 def fastest_of(medians: Mapping[str, float], families: Mapping[str, str]) -> dict[str, str]:

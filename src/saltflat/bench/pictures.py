@@ -23,6 +23,7 @@ UNITS = {
     "micro-batch": "micro-batch, examples",
 }
 INK = "#1f2933"
+Ends = list[tuple[tuple[float, float], str]]
 
 
 def draw(sections: Sections, folder: Path) -> list[Path]:
@@ -102,10 +103,11 @@ def _growth(plt: Any, found: Any) -> Any:
     figure, grid = plt.subplots(
         2, len(shown), figsize=(4.6 * len(shown), 6.4), squeeze=False, layout="constrained"
     )
+    panels = []
     for column, axis in enumerate(shown):
         points = sorted((row for row in found.values() if row["axis"] == axis), key=lambda row: row["at"])
-        _panel(grid[0][column], points, "seconds", 1.0)
-        _panel(grid[1][column], points, "bytes", 2.0**20)
+        panels.append((grid[0][column], _panel(grid[0][column], points, "seconds", 1.0)))
+        panels.append((grid[1][column], _panel(grid[1][column], points, "bytes", 2.0**20)))
         examples = points[0].get("examples")
         what = "a whole step" if examples is None else f"the gradient of {examples} examples"
         grid[0][column].set_title(f"{what}, against {axis}", fontsize=10)
@@ -115,11 +117,14 @@ def _growth(plt: Any, found: Any) -> Any:
         )
     grid[0][0].set_ylabel("time of a step, seconds")
     grid[1][0].set_ylabel("peak memory, MB")
+    figure.draw_without_rendering()  # so that data can be turned into places on the page
+    for axes, ends in panels:
+        _name_ends(axes, ends)
     return figure
 
 
-def _panel(axes: Any, points: list[Any], key: str, unit: float) -> None:
-    """One line an engine, on two logarithmic axes, with its name at its end."""
+def _panel(axes: Any, points: list[Any], key: str, unit: float) -> Ends:
+    """One line an engine, on two logarithmic axes; where each of them ends."""
     ends = []
     for name in ("saltflat", "ordinary", "opacus hooks"):
         line = [(row["at"], row[key][name] / unit) for row in points if row[key].get(name)]
@@ -134,14 +139,13 @@ def _panel(axes: Any, points: list[Any], key: str, unit: float) -> None:
         low, high = min(values) / 1.4, max(values) * 1.4
         middle = (low * high) ** 0.5
         axes.set_ylim(min(low, middle / 10**0.5), max(high, middle * 10**0.5))
-    _name_ends(axes, ends)
+    return ends
 
 
-def _name_ends(axes: Any, ends: list[tuple[tuple[float, float], str]]) -> None:
+def _name_ends(axes: Any, ends: Ends) -> None:
     """The names beside the last points, moved apart where they would touch."""
     words = {"saltflat": "saltflat", "ordinary": "ordinary", "opacus hooks": "Opacus"}
     figure = axes.get_figure()
-    figure.draw_without_rendering()  # so that data can be turned into points on the page
     least = 12 * figure.dpi / 72
     last = None
     for (x, y), name in sorted(ends, key=lambda end: end[0][1]):

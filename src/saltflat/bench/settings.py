@@ -82,9 +82,9 @@ def chosen(
 
     >>> chosen(models="mlp", rounds=7).rounds
     7
-    >>> chosen(sections="engines,spede")
+    >>> chosen(sections="engines,stap")
     Traceback (most recent call last):
-    saltflat.errors.InputError: sections='spede' is not a section.
+    saltflat.errors.InputError: sections='stap' is not a section.
       Expected sections separated by commas. Did you mean 'step'? Known: engines, step, methods, memory, growth.
     """
     settings = QUICK if quick else FULL
