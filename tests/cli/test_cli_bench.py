@@ -72,6 +72,19 @@ def test_the_same_command_goes_on_and_another_is_refused(run: Inside, tmp_path: 
     assert json.loads(out)["sections"]["engines"]["mlp"]["rounds"] == 3
 
 
+def test_a_bench_that_is_stopped_says_where_its_results_are(
+    run: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tasks.engines, "compare", stop)
+    code, out, err = run(*SMALL, "--out", str(tmp_path))
+    assert (code, out) == (130, "")
+    assert f"kept in {tmp_path / 'bench.json'}" in err
+    assert "ledger" not in err
+
+
 def test_a_wrong_gradient_ends_with_code_one(
     run: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,8 +32,8 @@ A bench that was cut off goes on where it stopped when the same command is given
     "--quick", is_flag=True, help=f"Under three minutes: {', '.join(QUICK.models)}, and less of everything."
 )
 @click.option(
-    "--out", default="runs/bench", show_default=True, type=click.Path(file_okay=False),
-    help="The folder of the results.",
+    "--out", type=click.Path(file_okay=False),
+    help="The folder of the results.  [default: runs/bench; with --quick runs/bench-quick]",
 )  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Measure again what the folder already holds.")
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
@@ -43,7 +43,7 @@ def command(
     rounds: int | None,
     sections: str | None,
     quick: bool,
-    out: str,
+    out: str | None,
     fresh: bool,
     as_json: bool,
 ) -> int:
@@ -62,7 +62,7 @@ def command(
 
     check_models(settings.models)
     facts = machine.facts()
-    folder = Path(out)
+    folder = Path(out or ("runs/bench-quick" if quick else "runs/bench"))
     results = Results.open(folder, {"sizes": settings.sizes(), "machine": facts}, fresh=fresh)
     omitted = left_out(settings)
     started, busy = time.perf_counter(), machine.load()
@@ -102,7 +102,14 @@ def measured(settings: Settings, results: Any) -> dict[str, dict[str, Any]]:
         for number, task in enumerate(asked, start=1):
             kept = results.kept(task.section, task.key) is not None
             progress.begin(number, f"{task}{', measured before' if kept else ''}")
-            found.setdefault(task.section, {})[task.key] = results.once(task.section, task.key, task.measure)
+            try:
+                numbers = results.once(task.section, task.key, task.measure)
+            except KeyboardInterrupt:
+                click.echo(
+                    f"saltflat: stopped. What was measured so far is kept in {results.path}.", err=True
+                )
+                raise click.exceptions.Exit(130) from None
+            found.setdefault(task.section, {})[task.key] = numbers
     return found
 
 
