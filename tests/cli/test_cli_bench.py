@@ -162,6 +162,8 @@ def test_all_sections_in_one_run(run: Inside, tmp_path: Path, monkeypatch: pytes
         assert words in out
     assert "step_model" in (tmp_path / "bench.json").read_text(encoding="utf-8")
     assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "ratios.png", "growth.png"}
+    assert "opacus hooks, s" in out
+    assert "opacus hooks, MB" not in out
     total = len(tasks.tasks(tiny))
     assert f"{total}/{total} growth: micro-batch 8" in err
 

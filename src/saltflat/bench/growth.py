@@ -37,7 +37,7 @@ def against_parameters(
 ) -> dict[str, Any]:
     """The same layers, narrower and wider."""
     model = f"{SCALED}{width:g}"
-    found = _side_by_side(model, settings.growth_width_examples, PHYSICAL, settings.growth_rounds, measure)
+    found = _side_by_side(model, settings.growth_width_examples, PHYSICAL, settings, measure)
     return {"axis": PARAMETERS, "at": parameter_count(model), "width": width, **found}
 
 
@@ -46,11 +46,13 @@ def against_micro_batch(
 ) -> dict[str, Any]:
     """The same rows in smaller and larger pieces."""
     examples = max(settings.growth_micro_batches)
-    found = _side_by_side(settings.step_model, examples, size, settings.growth_rounds, measure)
+    found = _side_by_side(settings.step_model, examples, size, settings, measure)
     return {"axis": MICRO_BATCH, "at": size, **found}
 
 
-def _side_by_side(model: str, examples: int, physical: int, rounds: int, measure: Measure) -> dict[str, Any]:
+def _side_by_side(
+    model: str, examples: int, physical: int, settings: Settings, measure: Measure
+) -> dict[str, Any]:
     """Seconds and bytes of saltflat, the ordinary step and Opacus's hooks at one micro-batch."""
     work = Workload(model, examples)
     physical = min(physical, examples)
@@ -68,10 +70,14 @@ def _side_by_side(model: str, examples: int, physical: int, rounds: int, measure
                 if family not in PRIVATE_PEERS:
                     raise
                 missing.append(absent(engine, reason_of(error)))
-        seconds = _medians(steps, rounds)
+        seconds = _medians(steps, settings.growth_rounds)
     return {
         "seconds": seconds,
-        "bytes": {name: measure(Cell(name, model, examples, physical), 1)["peak_bytes"] for name in steps},
+        "bytes": {
+            name: measure(Cell(name, model, examples, physical), 1)["peak_bytes"]
+            for name in steps
+            if settings.memory_peers or name in ("saltflat", "ordinary")
+        },
         "missing": missing,
         "examples": examples,
     }

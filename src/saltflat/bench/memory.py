@@ -59,9 +59,10 @@ def in_fresh_processes(cell: Cell, repeats: int) -> dict[str, Any]:
 def of_model(model: str, settings: Settings, measure: Measure = in_fresh_processes) -> dict[str, Any]:
     """One model: saltflat, the ordinary step and Opacus at the same micro-batch, and saltflat's own choice."""
     size = min(settings.memory_micro_batch, settings.memory_examples)
-    engines = ("saltflat", "ordinary", "opacus hooks", "opacus ghost")
+    engines = ["saltflat", "ordinary", *(("opacus hooks", "opacus ghost") if settings.memory_peers else ())]
     cells = {name: Cell(name, model, settings.memory_examples, size) for name in engines}
-    cells["saltflat, automatic"] = Cell("saltflat", model, settings.memory_examples)
+    if settings.memory_peers:
+        cells["saltflat, automatic"] = Cell("saltflat", model, settings.memory_examples)
     found = {name: measure(cell, settings.memory_repeats) for name, cell in cells.items()}
     return {
         "model": model,

@@ -124,7 +124,7 @@ def _memory(found: Mapping[str, Any]) -> Iterator[str]:
         columns = ["saltflat", "ordinary", "opacus hooks", "opacus ghost", "saltflat, automatic"]
         rows = [["model", "micro-batch", "saltflat", "ordinary", "ratio", "hooks", "ghost", "own choice"]]
         for name, row in models.items():
-            cells = [_megabytes(row["cells"][column]) for column in columns]
+            cells = [_megabytes(row["cells"].get(column, {"peak_bytes": None})) for column in columns]
             rows.append([name, str(row["micro_batch"]), *cells[:2], _number(row["ratio"]), *cells[2:]])
         yield from _table(rows)
         if small := [name for name, row in models.items() if not row["judged"]]:
@@ -145,13 +145,13 @@ def _growth(found: Mapping[str, Any]) -> Iterator[str]:
         points = [row for row in found.values() if row["axis"] == axis]
         if not points:
             continue
-        names = list(
-            dict.fromkeys(name for row in points for key in ("seconds", "bytes") for name in row[key])
+        timed, sized = (
+            list(dict.fromkeys(name for row in points for name in row[key])) for key in ("seconds", "bytes")
         )
-        rows = [[axis, *[f"{name}, s" for name in names], *[f"{name}, MB" for name in names]]]
+        rows = [[axis, *[f"{name}, s" for name in timed], *[f"{name}, MB" for name in sized]]]
         for row in sorted(points, key=lambda row: row["at"]):
-            seconds = [_number(row["seconds"].get(name), ".3g") for name in names]
-            sizes = [_megabytes({"peak_bytes": row["bytes"].get(name)}) for name in names]
+            seconds = [_number(row["seconds"].get(name), ".3g") for name in timed]
+            sizes = [_megabytes({"peak_bytes": row["bytes"].get(name)}) for name in sized]
             rows.append([f"{row['at']:,}", *seconds, *sizes])
         yield from _table(rows)
 

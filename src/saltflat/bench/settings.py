@@ -37,6 +37,9 @@ class Settings:
     memory_micro_batch: int = 64
     memory_repeats: int = 3
     memory_batches: tuple[int, int] = (2048, 32_768)
+    memory_peers: bool = (
+        True  # each peer is a fresh process more, and seconds of imports; growth heeds it too
+    )
     # the section `growth`
     growth_rounds: int = 3
     growth_batches: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
@@ -55,17 +58,17 @@ QUICK = replace(
     FULL,
     models=("cnn-selu", "vit-tiny", "scatter-linear"),
     examples=64,
-    step_batch=256,
+    step_batch=128,
     method_rounds=6,
     memory_examples=64,
     memory_micro_batch=32,
     memory_repeats=1,
     memory_batches=(256, 2048),
+    memory_peers=False,
     growth_rounds=1,
     growth_batches=(128, 512),
     growth_memory_batches=(128, 512),
-    growth_widths=(0.5, 1.0),
-    growth_width_examples=32,
+    growth_widths=(),
     growth_micro_batches=(16, 64),
 )
 
@@ -145,6 +148,10 @@ def left_out(settings: Settings) -> list[str]:
     if settings.memory_batches != FULL.memory_batches:
         small, large = settings.memory_batches
         said.append(f"memory at logical batches {small:,} and {large:,} instead of 2,048 and 32,768")
+    if not settings.memory_peers:
+        said.append("memory of Opacus, and of the micro-batch that saltflat chooses itself")
     if settings.growth_batches != FULL.growth_batches:
         said.append("most points of the growth")
+    if not settings.growth_widths:
+        said.append("growth against the parameters")
     return said
