@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from saltflat.bench import contenders as all_contenders
-from saltflat.bench import engines
+from saltflat.bench import engines, jax_engine
 from saltflat.bench.contenders import WHOLLY_WRONG, Contender, contenders, one_by_one, relative_error, sums_of
 from saltflat.bench.timing import Step
 from saltflat.bench.workload import Workload, build, input_shape, parameter_count
@@ -102,10 +102,10 @@ def test_peers_that_cannot_take_part_are_listed_with_the_reason() -> None:
         Contender("torch.func", "", 8, doubled),
         Contender("torch.func", "", 4, all_contenders.torch_func),
     ]
-    steps, missing, differences = engines.taking_part(peers, Workload("mlp", 12))
-    assert list(steps) == ["saltflat", "torch.func, 4"]
-    assert list(differences) == ["torch.func, 4"]
-    reasons = {row["name"]: row["reason"] for row in missing}
+    lineup = engines.taking_part(peers, Workload("mlp", 12))
+    assert list(lineup.steps) == list(lineup.seconds) == ["saltflat", "torch.func, 4"]
+    assert list(lineup.differences) == ["torch.func, 4"]
+    reasons = {row["name"]: row["reason"] for row in lineup.missing}
     assert reasons == {
         "opacus hooks, 4": "not installed",
         "opacus ghost, 4": "fails on this model: RuntimeError: not this layer",
@@ -126,6 +126,15 @@ def test_no_physical_batch_is_larger_than_there_are_examples() -> None:
     assert {one.physical for one in contenders(256)} == {None, 1, 4, 16, 64, 256}
     assert max(one.physical or 0 for one in contenders(20)) == 20
     assert len({one.name for one in contenders(20)}) == len(contenders(20))
+
+
+@pytest.mark.filterwarnings("ignore")  # of JAX
+def test_jax_privacy_gives_the_same_sum_where_it_is_installed() -> None:
+    """Two micro-batches of the network that is written in JAX, against gradients clipped one by one."""
+    pytest.importorskip("jax_privacy")
+    work = Workload("cnn-selu", 4)
+    found = sums_of(jax_engine.clipped_gradient(work, 2)())
+    assert relative_error(found, one_by_one(work)) < 1e-4
 
 
 def test_one_by_one_clips_to_one() -> None:

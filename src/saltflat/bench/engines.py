@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from saltflat.bench.contenders import (
@@ -43,8 +44,8 @@ def compare(model: str, examples: int, rounds: int) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the peers' own
         checked = check(work)
-        steps, missing, differences = taking_part(contenders(examples), work)
-        times = interleaved(steps, rounds)
+        lineup = taking_part(contenders(examples), work)
+        times = interleaved(lineup.steps, rounds, lineup.seconds)
     medians = {name: statistics.median(values) for name, values in times.items()}
     families = {one.name: one.family for one in contenders(examples)}
     fastest = fastest_of(medians, families)
@@ -66,11 +67,11 @@ def compare(model: str, examples: int, rounds: int) -> dict[str, Any]:
                 "seconds": medians[name],
                 "times": values,
                 "throughput": asdict(paired(yardstick, values)),
-                "difference": differences.get(name),
+                "difference": lineup.differences.get(name),
             }
             for name, values in times.items()
         },
-        "missing": missing,
+        "missing": lineup.missing,
         **checked,
     }
 
@@ -90,27 +91,37 @@ def is_right(result: Mapping[str, Any]) -> bool:
     return bool(result["gradient_error"] <= LARGEST_ERROR and result["clipped_error"] <= LARGEST_ERROR)
 
 
-def taking_part(
-    engines: Sequence[Contender], work: Workload
-) -> tuple[dict[str, Step], list[dict[str, str]], dict[str, float]]:
-    """The steps that run, warmed up; who is missing and why; how far each peer's sum is from saltflat's.
+@dataclass
+class Lineup:
+    """Who takes part: steps that are warm, roughly how long each takes, who is missing and why, and how far
+    each peer's sum is from saltflat's."""
+
+    steps: dict[str, Step] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    missing: list[dict[str, str]] = field(default_factory=list)
+    differences: dict[str, float] = field(default_factory=dict)
+
+
+def taking_part(engines: Sequence[Contender], work: Workload) -> Lineup:
+    """Build and warm up the engines, and compare what they give.
 
     A peer may fail in any way it likes: it is listed, and the others go on. Ordinary torch may not.
     """
-    steps: dict[str, Step] = {}
-    missing: list[dict[str, str]] = []
-    differences: dict[str, float] = {}
+    lineup = Lineup()
     ours: Sums = {}
     for engine in engines:
         try:
             step = engine.step(work)
+            started = time.perf_counter()
             sums = sums_of(step())
-            if seconds_of(step) < WARM_UP_SECONDS:
-                step()
+            seconds = time.perf_counter() - started
+            # What takes long is warm after one step. saltflat may still have been choosing its ways.
+            if seconds < WARM_UP_SECONDS or engine.family == OURS:
+                seconds = seconds_of(step)
         except Exception as error:
             if engine.family not in PRIVATE_PEERS:
                 raise
-            missing.append(absent(engine, reason_of(error)))
+            lineup.missing.append(absent(engine, reason_of(error)))
             continue
         if engine.family == OURS:
             ours = sums
@@ -118,11 +129,11 @@ def taking_part(
             difference = relative_error(sums, ours)
             if not difference <= LARGEST_DIFFERENCE:
                 reason = f"gives another sum (relative difference {difference:.2g})"
-                missing.append(absent(engine, reason))
+                lineup.missing.append(absent(engine, reason))
                 continue
-            differences[engine.name] = difference
-        steps[engine.name] = step
-    return steps, missing, differences
+            lineup.differences[engine.name] = difference
+        lineup.steps[engine.name], lineup.seconds[engine.name] = step, seconds
+    return lineup
 
 
 def absent(engine: Contender, reason: str) -> dict[str, str]:

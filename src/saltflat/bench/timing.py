@@ -35,13 +35,18 @@ def repeats_for(seconds: float) -> int:
     return max(1, min(MOST_REPEATS, math.ceil(LEAST_SECONDS / max(seconds, 1e-9))))
 
 
-def interleaved(steps: Mapping[str, Step], rounds: int) -> dict[str, list[float]]:
+def interleaved(
+    steps: Mapping[str, Step], rounds: int, known: Mapping[str, float] | None = None
+) -> dict[str, list[float]]:
     """Seconds of each step in each round. The steps must have been warmed up.
+
+    ``known`` says roughly how long each takes; without it, each runs once more to find out.
 
     In every round each step has its turn, in an order that changes from round to round, so that neither a
     slow minute of the machine nor what ran just before falls on one of them alone.
     """
-    repeats = {name: repeats_for(seconds_of(step)) for name, step in steps.items()}
+    known = known or {name: seconds_of(step) for name, step in steps.items()}
+    repeats = {name: repeats_for(known[name]) for name in steps}
     times: dict[str, list[float]] = {name: [] for name in steps}
     order = list(steps)
     shuffler = random.Random(0)
