@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
 def test_all_engines_give_one_and_the_same_sum() -> None:
-    """Fails when a peer forgets the earlier of two physical batches (tried: relative difference 0.7)."""
+    """Fails when a peer forgets the earlier of two physical batches (tried: it is not among them then)."""
     pytest.importorskip("opacus")
     result = engines.compare("mlp", examples=80, rounds=1)  # two physical batches of at most 64
     assert {name for name in result["contenders"] if not name.startswith("jax")} == {

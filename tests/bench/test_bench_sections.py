@@ -80,7 +80,7 @@ def _plans() -> dict[str, Any]:
 def test_two_hundred_megabytes_more_are_seen() -> None:
     """In a real fresh process, after imports that had more in memory for a while than they kept.
 
-    Fails when the count starts from the highest size so far, or when the rows are counted (tried).
+    Fails when the earlier peak is not forgotten, or when what was there before is counted (tried).
     """
     code = """
 import json, torch
