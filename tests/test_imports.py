@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "data": {"errors"},
     "models": {"errors"},
     "training": ASSEMBLED,
-    "cli": ASSEMBLED | {"training", "theory"},
+    "bench": ASSEMBLED | {"training"},
+    "cli": ASSEMBLED | {"training", "theory", "bench"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -1,0 +1,166 @@
+"""The section `engines`: one model, every engine that can run it, one process, taking turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from saltflat.bench.contenders import (
+    CHANNELS_LAST,
+    ORDINARY,
+    OURS,
+    PRIVATE_PEERS,
+    Contender,
+    Sums,
+    contenders,
+    one_by_one,
+    ordinary,
+    relative_error,
+    saltflat,
+    sums_of,
+)
+from saltflat.bench.timing import Step, interleaved, paired, seconds_of
+from saltflat.bench.workload import Workload, parameter_count
+
+# Beyond this the private step does not compute what the ordinary one does, and its speed means nothing.
+LARGEST_ERROR = 1e-4
+# A peer's sum may round otherwise, and Opacus adds 1e-6 to every norm.
+LARGEST_DIFFERENCE = 1e-3
+CHECKED_ONE_BY_ONE = 16  # examples: a backward pass each
+WARM_UP_SECONDS = 2.0
+
+
+def compare(model: str, examples: int, rounds: int) -> dict[str, Any]:
+    """Seconds of every engine on one model, what saltflat's ratio to each is, and whether its sums are right.
+
+    ``ratios`` are saltflat's throughput over that of the fastest setting of each family, so more than 1 means
+    that saltflat is faster. ``missing`` lists the engines that could not take part, with the reason.
+    """
+    work = Workload(model, examples)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the peers' own
+        checked = check(work)
+        lineup = taking_part(contenders(examples), work)
+        times = interleaved(lineup.steps, rounds, lineup.seconds)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    families = {one.name: one.family for one in contenders(examples)}
+    fastest = fastest_of(medians, families)
+    yardstick = times[fastest[ORDINARY]]
+    return {
+        "model": model,
+        "parameters": parameter_count(model),
+        "examples": examples,
+        "rounds": rounds,
+        "fastest": fastest,
+        "ratios": {
+            family: asdict(paired(times[name], times[OURS]))
+            for family, name in fastest.items()
+            if family != OURS
+        },
+        "contenders": {
+            name: {
+                "family": families[name],
+                "seconds": medians[name],
+                "times": values,
+                "throughput": asdict(paired(yardstick, values)),
+                "difference": lineup.differences.get(name),
+            }
+            for name, values in times.items()
+        },
+        "missing": lineup.missing,
+        **checked,
+    }
+
+
+def check(work: Workload) -> dict[str, float]:
+    """The relative errors of saltflat's sums: unclipped against the ordinary step, clipped one by one."""
+    unclipped = saltflat(work, 0, clip_norm=float("inf"))()
+    few = Workload(work.model, min(work.examples, CHECKED_ONE_BY_ONE))
+    return {
+        "gradient_error": relative_error(unclipped, sums_of(ordinary(work, min(64, work.examples))())),
+        "clipped_error": relative_error(saltflat(few, 0)(), one_by_one(few)),
+    }
+
+
+def is_right(result: Mapping[str, Any]) -> bool:
+    """Whether both sums of a model's result are what they should be."""
+    return bool(result["gradient_error"] <= LARGEST_ERROR and result["clipped_error"] <= LARGEST_ERROR)
+
+
+@dataclass
+class Lineup:
+    """Who takes part: steps that are warm, roughly how long each takes, who is missing and why, and how far
+    each peer's sum is from saltflat's."""
+
+    steps: dict[str, Step] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    missing: list[dict[str, str]] = field(default_factory=list)
+    differences: dict[str, float] = field(default_factory=dict)
+
+
+def taking_part(engines: Sequence[Contender], work: Workload) -> Lineup:
+    """Build and warm up the engines, and compare what they give.
+
+    A peer may fail in any way it likes: it is listed, and the others go on. Ordinary torch may not.
+    """
+    lineup = Lineup()
+    ours: Sums = {}
+    for engine in engines:
+        try:
+            step = engine.step(work)
+            started = time.perf_counter()
+            sums = sums_of(step())
+            seconds = time.perf_counter() - started
+            # What takes long is warm after one step. saltflat may still have been choosing its ways.
+            if seconds < WARM_UP_SECONDS or engine.family == OURS:
+                seconds = seconds_of(step)
+        except Exception as error:
+            if engine.family not in PRIVATE_PEERS:
+                raise
+            lineup.missing.append(absent(engine, reason_of(error)))
+            continue
+        if engine.family == OURS:
+            ours = sums
+        elif engine.family in PRIVATE_PEERS:
+            difference = relative_error(sums, ours)
+            if not difference <= LARGEST_DIFFERENCE:
+                reason = f"gives another sum (relative difference {difference:.2g})"
+                lineup.missing.append(absent(engine, reason))
+                continue
+            lineup.differences[engine.name] = difference
+        lineup.steps[engine.name], lineup.seconds[engine.name] = step, seconds
+    return lineup
+
+
+def absent(engine: Contender, reason: str) -> dict[str, str]:
+    """An engine that could not take part."""
+    return {"name": engine.name, "family": engine.family, "reason": reason}
+
+
+def reason_of(error: Exception) -> str:
+    """Why a peer could not take part, in one line."""
+    if isinstance(error, ImportError):
+        return "not installed" if isinstance(error, ModuleNotFoundError) else f"does not import ({error})"
+    lines = str(error).strip().splitlines() or [""]
+    if isinstance(error, NotImplementedError) and lines[0]:
+        return lines[0][:200]
+    return f"fails on this model: {type(error).__name__}: {lines[0]}".rstrip(": ")[:200]
+
+
+def fastest_of(medians: Mapping[str, float], families: Mapping[str, str]) -> dict[str, str]:
+    """The name of the fastest setting of each family, and over all private peers.
+
+    >>> fastest_of({"a 64": 2.0, "a 256": 1.0}, {"a 64": "ordinary", "a 256": "ordinary"})
+    {'ordinary': 'a 256'}
+    """
+    found: dict[str, str] = {}
+    for name in sorted(medians, key=lambda name: medians[name]):
+        found.setdefault(families[name], name)
+        if families[name] in PRIVATE_PEERS:
+            found.setdefault("fastest peer", name)
+    order = (OURS, ORDINARY, CHANNELS_LAST, *PRIVATE_PEERS, "fastest peer")
+    return {family: found[family] for family in order if family in found}

@@ -1,0 +1,97 @@
+"""The section `memory`: what each engine needs, in a fresh process each time."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from saltflat.bench.fresh_process import PRIVATE_STEP
+from saltflat.bench.settings import Settings
+
+# A process that takes longer than this hangs: the largest one needs minutes on a slow machine.
+LONGEST_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of memory: an engine on a model, over some examples, in micro-batches of a size.
+
+    ``engine`` is a contender of `saltflat.bench.contenders.by_name`, or ``"private step"``: the whole step of
+    DP-SGD over a logical batch of ``examples``.
+    """
+
+    engine: str
+    model: str
+    examples: int
+    micro_batch: int | None = None
+
+
+# Below this, pages and allocator decide, not the engine: such a model's ratio is shown and not judged.
+LEAST_BYTES = 8 * 2**20
+
+Measure = Callable[[Cell, int], dict[str, Any]]
+
+
+def in_fresh_processes(cell: Cell, repeats: int) -> dict[str, Any]:
+    """The median over several processes of what `saltflat.bench.fresh_process` finds, or why it could not."""
+    import torch
+
+    spec = json.dumps(asdict(cell) | {"threads": torch.get_num_threads()})
+    peaks = []
+    for _ in range(repeats):
+        done = subprocess.run(
+            [sys.executable, "-m", "saltflat.bench.fresh_process", spec],
+            capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
+            missing = "ModuleNotFoundError" in last
+            return {**asdict(cell), "peak_bytes": None, "reason": "not installed" if missing else last[:200]}
+        peaks.append(json.loads(done.stdout)["peak_bytes"])
+    return {**asdict(cell), "peak_bytes": statistics.median(peaks), "peaks": peaks}
+
+
+def of_model(model: str, settings: Settings, measure: Measure = in_fresh_processes) -> dict[str, Any]:
+    """One model: saltflat, the ordinary step and Opacus at the same micro-batch, and saltflat's own choice."""
+    size = min(settings.memory_micro_batch, settings.memory_examples)
+    engines = ["saltflat", "ordinary", *(("opacus hooks", "opacus ghost") if settings.memory_peers else ())]
+    cells = {name: Cell(name, model, settings.memory_examples, size) for name in engines}
+    if settings.memory_peers:
+        cells["saltflat, automatic"] = Cell("saltflat", model, settings.memory_examples)
+    found = {name: measure(cell, settings.memory_repeats) for name, cell in cells.items()}
+    return {
+        "model": model,
+        "micro_batch": size,
+        "cells": found,
+        "ratio": ratio(found["saltflat"], found["ordinary"]),
+        "judged": (found["ordinary"]["peak_bytes"] or 0) >= LEAST_BYTES,
+    }
+
+
+def of_logical_batches(settings: Settings, measure: Measure = in_fresh_processes) -> dict[str, Any]:
+    """A whole private step over a small and a large logical batch."""
+    small, large = (
+        measure(Cell(PRIVATE_STEP, settings.step_model, batch), settings.memory_repeats)
+        for batch in settings.memory_batches
+    )
+    return {
+        "model": settings.step_model,
+        "batches": list(settings.memory_batches),
+        "cells": [small, large],
+        "ratio": ratio(large, small),
+    }
+
+
+def ratio(numerator: dict[str, Any], denominator: dict[str, Any]) -> float | None:
+    """How many times as much memory, or None where one of the two could not be measured.
+
+    >>> ratio({"peak_bytes": 30}, {"peak_bytes": 20}), ratio({"peak_bytes": None}, {"peak_bytes": 20})
+    (1.5, None)
+    """
+    above, below = numerator["peak_bytes"], denominator["peak_bytes"]
+    return None if above is None or not below else above / below

@@ -1,0 +1,135 @@
+"""The sections `step` and `methods`: whole private steps, as training takes them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from saltflat import plans
+from saltflat.bench.timing import Step, beside, median_interval, paired, seconds_of
+from saltflat.bench.workload import RepeatedRows, Workload
+from saltflat.engine import clipped_sum
+from saltflat.mechanism.sampling import draw
+from saltflat.plan import Plan
+from saltflat.record.ledger import Ledger
+from saltflat.training.build import build_mechanism
+from saltflat.training.step import Loop, build_optimizer
+
+METHODS = ("dp-sat", "sai", "dp-sgd+ema", "dp-sgd+swa", "dp-sam")
+# A plan needs an end, and a noise: neither has anything to do with the time of a step. At a rate of 1 the
+# account of little noise over many steps is long, so the noise is large and the steps are few.
+STEPS, NOISE = 1000, 10.0
+HELD_ROWS = 4096
+
+
+def plan_of(method: str, population: int, batch_size: int) -> Plan:
+    """A plan that stays in its first phase. SWA averages from the first step on."""
+    sizes = {"noise_multiplier": NOISE, "population": population, "batch_size": batch_size, "steps": STEPS}
+    if method == "dp-sgd+swa":
+        return plans.by_name("dp-sgd", averaging=plans.Swa(start=0.0), **sizes)
+    return plans.by_name(method, **sizes)
+
+
+def loop_of(method: str, model: str, population: int, batch_size: int, held: int = HELD_ROWS) -> Loop:
+    """A training loop over random rows, of which only ``held`` are held in memory."""
+    work = Workload(model, min(population, held))
+    source = RepeatedRows(work.inputs, work.targets, population)
+    plan = plan_of(method, population, batch_size)
+    mechanism = build_mechanism(plan, source, Ledger(), torch.device("cpu"), seed=0)
+    built = work.fresh_model()
+    return Loop(built, source, plan, mechanism, work.loss, build_optimizer(plan, built, None))
+
+
+def steps_of(loop: Loop) -> Step:
+    """One private step after another, all of the first phase, from the first again when the plan has ended."""
+    phase = loop.plan.phase_at(0)
+    number = 0
+
+    def step() -> None:
+        nonlocal number
+        loop.private_step(number % STEPS + 1, phase)
+        number += 1
+
+    return step
+
+
+def warmed_up(method: str, model: str, batch_size: int) -> Step:
+    """Steps over the same rows each time (rate 1), so that methods differ in nothing but the method.
+
+    Two steps are taken: an ascent along the previous release needs one.
+    """
+    step = steps_of(loop_of(method, model, batch_size, batch_size))
+    step()
+    step()
+    return step
+
+
+def whole_step(model: str, batch_size: int, population: int, rounds: int) -> dict[str, Any]:
+    """A DP-SGD step with sampling, noise and optimizer, against the clipped gradient of the same rows alone.
+
+    The rows of a step are known beforehand, from a copy of its source of chance, and are fetched before the
+    clock starts for the clipped gradient; fetching them is part of the whole step.
+    """
+    loop = loop_of("dp-sgd", model, population, batch_size)
+    step = steps_of(loop)
+    copied = torch.Generator()
+    rows: list[Any] = []
+
+    def look_ahead() -> None:
+        copied.set_state(loop.mechanism.randomness.sampling.get_state())
+        rows[:] = loop.source.fetch(draw(loop.plan.sampling, population, copied))
+
+    def alone() -> None:
+        clipped_sum(loop.model, loop.loss_fn, rows[0], rows[1], 1.0)
+
+    look_ahead()
+    alone()
+    step()
+    whole: list[float] = []
+    gradient: list[float] = []
+    for number in range(rounds):
+        look_ahead()
+        # one round at a time, because the rows change; the two take turns at going first
+        own, other = _one_round(step, alone, first=bool(number % 2))
+        whole.append(own)
+        gradient.append(other)
+    return {
+        "model": model,
+        "batch_size": batch_size,
+        "population": population,
+        "rounds": rounds,
+        "seconds": statistics.median(whole),
+        "gradient_seconds": statistics.median(gradient),
+        "ratio": asdict(paired(whole, gradient)),
+    }
+
+
+def _one_round(step: Step, reference: Step, first: bool) -> tuple[float, float]:
+    if first:
+        own = seconds_of(step)
+        return own, seconds_of(reference)
+    other = seconds_of(reference)
+    return seconds_of(step), other
+
+
+def against_dp_sgd(
+    method: str, model: str, batch_size: int, rounds: int, warm: Callable[..., Step] = warmed_up
+) -> dict[str, Any]:
+    """A step of a method beside a step of DP-SGD, each pair in turn, with an interval for the ratio."""
+    own, reference = beside(warm(method, model, batch_size), warm("dp-sgd", model, batch_size), rounds)
+    low, high, confidence = median_interval([a / b for a, b in zip(own, reference)])
+    return {
+        "method": method,
+        "model": model,
+        "batch_size": batch_size,
+        "rounds": rounds,
+        "seconds": statistics.median(own),
+        "dp_sgd_seconds": statistics.median(reference),
+        "ratio": asdict(paired(own, reference)),
+        "interval": [low, high],
+        "confidence": confidence,
+    }

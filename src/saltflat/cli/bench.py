@@ -1,0 +1,158 @@
+"""``saltflat bench``: how fast and how large a private step is, beside the alternatives."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from saltflat.bench.settings import FULL, QUICK, SECTIONS, Settings, chosen, left_out
+from saltflat.errors import MissingDependencyError
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat bench --quick
+  saltflat bench --sections engines --models cnn-selu,vit-tiny --rounds 9
+  saltflat bench --out runs/bench --json > bench.json
+
+A bench that was cut off goes on where it stopped when the same command is given again.
+"""
+)
+@click.option("--models", help=f"Models, separated by commas.  [default: {', '.join(FULL.models)}]")
+@click.option("--examples", type=int, help=f"Examples of a step.  [default: {FULL.examples}]")
+@click.option("--rounds", type=int, help=f"Rounds of which the median is taken.  [default: {FULL.rounds}]")
+@click.option("--sections", help=f"What to measure, separated by commas.  [default: {', '.join(SECTIONS)}]")
+@click.option(
+    "--quick", is_flag=True, help=f"Under three minutes: {', '.join(QUICK.models)}, and less of everything."
+)
+@click.option(
+    "--out", type=click.Path(file_okay=False),
+    help="The folder of the results.  [default: runs/bench; with --quick runs/bench-quick]",
+)  # fmt: skip
+@click.option("--fresh", is_flag=True, help="Measure again what the folder already holds.")
+@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
+def command(
+    models: str | None,
+    examples: int | None,
+    rounds: int | None,
+    sections: str | None,
+    quick: bool,
+    out: str | None,
+    fresh: bool,
+    as_json: bool,
+) -> int:
+    """Time and memory of private steps beside ordinary ones and beside other libraries.
+
+    Engines take turns in one process; what is shown are ratios of their times, round by round. Memory is
+    measured in a fresh process each time. Close other programs first: a busy machine widens the brackets.
+
+    Ends with exit code 1 when a sum of gradients is wrong. A goal that is not met is only reported.
+    """
+    settings = chosen(quick=quick, models=models, sections=sections, examples=examples, rounds=rounds)
+    from saltflat.bench import goals, machine
+    from saltflat.bench.report import report
+    from saltflat.bench.results import Results
+    from saltflat.bench.workload import check_models
+
+    check_models(settings.models)
+    facts = machine.facts()
+    folder = Path(out or ("runs/bench-quick" if quick else "runs/bench"))
+    results = Results.open(folder, {"sizes": settings.sizes(), "machine": facts}, fresh=fresh)
+    omitted = left_out(settings)
+    started, busy = time.perf_counter(), machine.load()
+    sections_found = measured(settings, results)
+    pictures = _pictures(sections_found, folder)
+    answer: dict[str, Any] = {
+        "sections": sections_found,
+        "summary": goals.summary(sections_found),
+        "goals": [goal.as_dict() for goal in goals.goals(sections_found)],
+        "machine": facts | {"load_at_the_start": busy},
+        "sizes": results.identity["sizes"],
+        "left_out": omitted,
+        "pictures": [str(path) for path in pictures],
+        "out": str(folder),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    results.save(**{key: answer[key] for key in ("summary", "goals", "left_out")})
+    if as_json:
+        click.echo(json.dumps(answer, allow_nan=False))
+    else:
+        click.echo(report(sections_found, facts, omitted))
+        drawn = f"; pictures {', '.join(map(str, pictures))}" if pictures else ""
+        click.echo(f"\nresults in {results.path}{drawn} ({answer['seconds']:.0f} s)")
+    wrong = answer["summary"]["wrong_gradients"]
+    if wrong:
+        click.echo(f"saltflat: the sums of gradients are wrong on {', '.join(wrong)}", err=True)
+    return 1 if wrong else 0
+
+
+def measured(settings: Settings, results: Any) -> dict[str, dict[str, Any]]:
+    """The results of every task that the settings ask for, kept one by one, with progress on standard error."""
+    from saltflat.bench.tasks import tasks
+
+    asked = tasks(settings)
+    found: dict[str, dict[str, Any]] = {}
+    with TaskBar(len(asked)) as progress:
+        for number, task in enumerate(asked, start=1):
+            kept = results.kept(task.section, task.key) is not None
+            progress.begin(number, f"{task}{', measured before' if kept else ''}")
+            try:
+                numbers = results.once(task.section, task.key, task.measure)
+            except KeyboardInterrupt:
+                click.echo(
+                    f"saltflat: stopped. What was measured so far is kept in {results.path}.", err=True
+                )
+                raise click.exceptions.Exit(130) from None
+            found.setdefault(task.section, {})[task.key] = numbers
+    return found
+
+
+def _pictures(sections: dict[str, Any], folder: Path) -> list[Path]:
+    from saltflat.bench.pictures import draw
+
+    try:
+        return draw(sections, folder)
+    except MissingDependencyError as error:
+        click.echo(f"no pictures: {error}", err=True)
+        return []
+
+
+class TaskBar:
+    """On a terminal a bar with what is being measured; elsewhere a line for each task."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.bar: Any = None
+
+    def __enter__(self) -> TaskBar:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}"),
+            )
+            self.bar = Progress(*columns, console=Console(stderr=True))
+            self.task = self.bar.add_task("", total=self.total)
+            self.bar.start()
+        return self
+
+    def begin(self, number: int, words: str) -> None:
+        """Say which task begins now."""
+        if self.bar is not None:
+            self.bar.update(self.task, completed=number - 1, description=words)
+        else:
+            click.echo(f"{number}/{self.total} {words}", err=True)
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bar is not None:
+            self.bar.stop()
