@@ -143,11 +143,12 @@ def _forms(weight: Tensor, parents: Sequence[Tensor]) -> list[_Form] | None:
     if not bool((length > 0).all()):
         return None
     along = centred / length
-    # Fixed directions: what is computed must not depend on how often somebody drew before.
-    draw = torch.Generator().manual_seed(weight.numel())
-    tries = [
-        torch.randn(weight.shape, generator=draw, dtype=weight.dtype).to(weight.device) for _ in range(2)
-    ]
+    # Fixed directions: what is computed must not depend on how often somebody drew before. The probe makes draws
+    # constant, but not these.
+    with torch._C.DisableTorchFunction():
+        draw = torch.Generator().manual_seed(weight.numel())
+        drawn = torch.randn(2, *weight.shape, generator=draw, dtype=weight.dtype)
+    tries = list(drawn.to(weight.device))
     answers = [
         torch.autograd.grad(weight, list(parents), each, retain_graph=True, allow_unused=True)
         for each in tries

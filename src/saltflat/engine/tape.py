@@ -254,10 +254,10 @@ class Tape(TorchFunctionMode):
             # On the tensor object: torch keeps it alive as long as the tensor itself, and no longer.
             tensor._saltflat_rows = self._marks[not in_order]  # type: ignore[attr-defined]
 
-    @property
-    def open(self) -> bool:
-        """Whether the backward pass has begun."""
-        return self._backwards
+    def require_backward(self) -> None:
+        """Stop unless this is the backward pass of the losses: a model may ask for gradients of its own."""
+        if not self._backwards:
+            raise OffTapeError
 
     # --- after the backward pass ------------------------------------------------------------------
 
@@ -331,6 +331,7 @@ def as_sequence(tape: Tape, tensor: Tensor, features: int) -> Tensor:
 
 def linear_use(tape: Tape, inputs: Tensor, grad: Tensor, rule: str = "linear") -> OuterUse | DirectUse:
     """The use of a weight ``out x in`` by ``inputs @ weight.T``."""
+    tape.require_backward()
     left, right = as_sequence(tape, grad, grad.shape[-1]), as_sequence(tape, inputs, inputs.shape[-1])
     return OuterUse(left, right, rule=rule).settled(tape.workspace)
 

@@ -122,6 +122,7 @@ def per_unit(inputs: Tensor, grad: Tensor, geometry: Geometry, units: int, works
 
 
 def _kernel_use(tape: Tape, x: Tensor, grad: Tensor, slot: Slot, weight: Tensor, geometry: Geometry) -> Any:
+    tape.require_backward()
     inputs, outer = roles(geometry, x, grad)
     # Without the gradients of a derived weight there would be nothing to pull back.
     if geometry.groups == 1 and slot.is_parameter:

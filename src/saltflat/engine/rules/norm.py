@@ -15,7 +15,7 @@ from torch import Tensor
 
 from saltflat.engine import native
 from saltflat.engine.rules.linear import value_of
-from saltflat.engine.tape import OffTapeError, Tape, faster, rule, unwatched
+from saltflat.engine.tape import Tape, faster, rule, unwatched
 from saltflat.engine.uses import DirectUse
 
 
@@ -58,6 +58,7 @@ def affine(
         return summed.reshape(tape.units, -1, *parameter.shape).sum(1)
 
     def record(inputs: Tensor, grad: Tensor) -> None:
+        tape.require_backward()
         if weight_slot is not None:
             sums = _channel_sums(tape.units, inputs, grad, view(weight_slot.value).shape)
             products = per_unit(inputs * grad, weight_slot.value) if sums is None else sums
@@ -114,8 +115,7 @@ class _GroupNorm(torch.autograd.Function):
     @staticmethod
     @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        if not ctx.tape.open:  # the model itself asks for a gradient, perhaps to differentiate it again
-            raise OffTapeError
+        ctx.tape.require_backward()
         x, weight, mean, rstd = ctx.saved_tensors
         grad, last = grads[0].movedim(1, -1).contiguous(), x.detach().movedim(1, -1)
         back, scales, shifts = native.group_norm_backward(

@@ -1,0 +1,129 @@
+"""Weights that are made from parameters: norms by the fitted form, or unit by unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from engine_helpers import Fn, assert_matches
+from torch import Tensor, nn
+
+from saltflat.engine import derived, native
+from saltflat.models.layers import WeightStandardisedConv2d
+
+Make = Callable[..., Tensor]
+
+
+def standardised(weight: Tensor, gain: Tensor) -> Tensor:
+    centred = weight - weight.mean((1, 2, 3), keepdim=True)
+    return centred * gain.view(-1, 1, 1, 1) / weight.var((1, 2, 3), keepdim=True).sqrt()
+
+
+def by_batch_norm(weight: Tensor, gain: Tensor) -> Tensor:
+    """As timm writes it."""
+    flat = F.batch_norm(weight.reshape(1, len(weight), -1), None, None, weight=gain, training=True, eps=1e-6)
+    return flat.view_as(weight)
+
+
+def normalised(weight: Tensor, gain: Tensor) -> Tensor:
+    """A weight norm: the mean stays."""
+    return weight * gain.view(-1, 1, 1, 1) / weight.square().sum((1, 2, 3), keepdim=True).sqrt()
+
+
+def almost(weight: Tensor, gain: Tensor) -> Tensor:
+    """Standardised, but for one number that is let through: the derivative differs by rank one."""
+    return standardised(weight, gain) + 0.02 * F.pad(
+        weight[:, :1, :1, :1], (0, 2, 0, 2, 0, weight.shape[1] - 1)
+    )
+
+
+def across(weight: Tensor, gain: Tensor) -> Tensor:
+    """One scale for all channels."""
+    return weight * gain.view(-1, 1, 1, 1) / weight.std()
+
+
+def convolution(make: Make, scale: float = 1.0) -> nn.Module:
+    torch.manual_seed(0)
+
+    def net(self: Any, x: Tensor) -> Tensor:
+        return torch.tanh(F.conv2d(x, make(self.weight, self.gain), padding=1))
+
+    weight = nn.Parameter(scale * torch.randn(6, 8, 3, 3))
+    return Fn(net, weight=weight, gain=nn.Parameter(torch.rand(6) + 0.5))
+
+
+@pytest.fixture(params=[True, False], ids=["native", "torch"], autouse=True)
+def _loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(native, "_library", lambda: None)
+
+
+@pytest.fixture
+def formed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each derived weight was found to have the form."""
+    found: list[bool] = []
+    forms = derived._forms
+
+    def noted(*args: Any) -> Any:
+        result = forms(*args)
+        found.append(result is not None)
+        return result
+
+    monkeypatch.setattr(derived, "_forms", noted)
+    return found
+
+
+@pytest.mark.parametrize("make", [standardised, by_batch_norm])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_standardised_kernels_are_known_by_their_form(
+    make: Make, dtype: torch.dtype, formed: list[bool]
+) -> None:
+    """Norms and sums. Fails when the part along the weight, or the mean, is left in (tried)."""
+    model = convolution(make)
+    assert_matches(model, torch.randn(5, 8, 4, 4), dtypes=(dtype,))
+    assert formed
+    assert all(formed)
+
+
+@pytest.mark.parametrize("make", [normalised, almost, across])
+def test_other_derivations_go_unit_by_unit(make: Make, formed: list[bool]) -> None:
+    """Fails when a form is kept that does not explain the answers (tried: the difference is seen in the norms)."""
+    assert_matches(convolution(make), torch.randn(5, 8, 4, 4))
+    assert formed
+    assert not any(formed)
+
+
+@pytest.mark.parametrize("kind", ["scaled", "plain"])
+def test_the_models_own_layer(kind: Any, formed: list[bool]) -> None:
+    torch.manual_seed(0)
+    layer = WeightStandardisedConv2d(8, 6, 3, 1, kind)
+    assert_matches(nn.Sequential(layer, nn.Tanh()), torch.randn(5, 8, 4, 4))
+    assert all(formed)
+
+
+def test_a_gradient_within_what_is_removed_is_not_understated() -> None:
+    """The constant direction has no gradient left: what remains is rounding, and it is rounded up."""
+    form = derived._Form(F.normalize(torch.randn(2, 90)), torch.zeros(2), torch.ones(2))
+    grads = torch.full((3, 2, 90), 1e4) + torch.randn(3, 2, 90)
+    exact = grads.double() - grads.double().mean(2, keepdim=True)
+    along = form.along.double()
+    exact = exact - along * (exact * along).sum(2, keepdim=True)
+    found = form.squared_norms(derived._moments(grads, form.along))
+    assert bool((found.double() >= exact.square().sum((1, 2))).all())
+
+
+def test_a_linear_layer_with_standardised_rows(formed: list[bool]) -> None:
+    """Not only convolutions."""
+
+    def net(self: Any, x: Tensor) -> Tensor:
+        centred = self.weight - self.weight.mean(1, keepdim=True)
+        return torch.tanh(F.linear(x, centred / self.weight.std(1, keepdim=True)))
+
+    torch.manual_seed(0)
+    model = Fn(net, weight=nn.Parameter(torch.randn(4, 70)))
+    assert_matches(model, torch.randn(5, 70))
+    assert_matches(model, torch.randn(5, 3, 70))
+    assert all(formed)
