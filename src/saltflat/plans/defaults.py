@@ -16,12 +16,12 @@ def choose_epochs(epsilon: float, population: int, parameters: int | None) -> tu
     docs/defaults.md.
 
     >>> choose_epochs(1.0, 60_000, None)[0], choose_epochs(1.0, 50_000, 550_570)[0]
-    (20.0, 10.0)
+    (30.0, 11.0)
     """
     if math.isinf(epsilon):
         return 30.0, "30 epochs: no budget limits their number"
     size = max(parameters or 0, SMALL_MODEL)
-    epochs = 20.0 * epsilon**0.25 * (SMALL_MODEL / size) ** 0.4
+    epochs = 30.0 * math.sqrt(epsilon) * (SMALL_MODEL / size) ** 0.6
     if population < 5_000:  # few rows: an epoch is only a handful of steps
         epochs *= 2
     epochs = float(round(min(60.0, max(5.0, epochs))))
