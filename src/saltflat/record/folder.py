@@ -58,7 +58,10 @@ class RunFolder:
         """The folder of a run that was made before."""
         folder = RunFolder(path)
         if not folder.file("plan.json").exists():
-            raise InputError(argument, str(path), "a folder that saltflat wrote", problem="holds no run")
+            raise InputError(
+                argument, str(path), "a folder that saltflat wrote", problem="holds no run",
+                cure="Without plan.json nothing was released yet: start the run again with out.",
+            )  # fmt: skip
         return folder
 
     def hold(self) -> None:

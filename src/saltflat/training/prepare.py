@@ -338,7 +338,7 @@ def _rehearsed(
     inputs, targets = rows.inputs, rows.targets
     try:
         if multiplicity.augmentations:
-            inputs = views_of(inputs, replace(multiplicity, views=1))
+            inputs = views_of(inputs, replace(multiplicity, views=1, deviation=0.0))
         return clipped_sum(model, loss, inputs, targets, clip_norm=1.0).rules
     except SaltflatError:
         raise

@@ -23,14 +23,14 @@ from saltflat.training.run import Run
 from saltflat.training.state import release_from_journal, restore, restore_generators
 from saltflat.training.step import Loop
 
-ANEW = "Start anew in another folder; what this run has spent stays spent."
+ANEW = "Or start anew in another folder; what this run has spent stays spent."
 
 
 def plan_of(resume: str | Path, plan: Plan | None) -> Plan:
     """The plan of the run; another one is refused by what differs."""
     stored = RunFolder.open(resume, "resume").read_plan()
     if plan is None or plan == stored:
-        return stored
+        return plan or stored
     if not isinstance(plan, Plan):
         raise InputError("plan", plan, "a Plan, or none to take that of the run")
     here = differences(stored.to_dict(), plan.to_dict())
@@ -68,7 +68,8 @@ def read_checkpoint(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any], 
     if not folder.checkpoints.exist():
         raise InputError(
             "resume", str(folder.path), "a run with a checkpoint",
-            problem="has no checkpoint to go on from", cure=ANEW,
+            problem="has no checkpoint to go on from",
+            cure=ANEW.removeprefix("Or ").capitalize(),
         )  # fmt: skip
     tensors, facts = folder.checkpoints.read()
     if not folder.file("ledger.jsonl").exists():
