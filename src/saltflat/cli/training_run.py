@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from saltflat import plans
@@ -84,6 +85,8 @@ def train_once(
 ) -> tuple[Run, dict[str, Any]]:
     """Load, build, plan, fit; returns the run and its summary for JSON."""
     data = load_data(options) if data is None else data
+    if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
+        torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
     model, name = model_for(data, options.get("model"))
     plan = plan_for(data, options | {"model": name}, model)
     if announce is not None:

@@ -19,6 +19,7 @@ from saltflat.record.atomic import append, clear_partials, open_to_append, write
 from saltflat.record.certificate import Certificate
 from saltflat.record.checkpoint import Checkpoints
 from saltflat.record.ledger import Ledger, LedgerError
+from saltflat.record.lock import NAME as LOCK
 from saltflat.record.lock import FolderLock
 from saltflat.record.packed import DamagedError, own_copies
 
@@ -94,6 +95,14 @@ class RunFolder:
         """Remove what a crash left unfinished."""
         clear_partials(self.path)
         self.checkpoints.clear_partials()
+
+    def tidy(self) -> None:
+        """Remove what a finished run did not come to remove, because it was killed at the very end."""
+        if self.checkpoints.path.exists() or self.file(LOCK).exists():
+            self.hold()
+            self.clear_partials()
+            self.checkpoints.remove()
+            self.let_go()
 
     def write_plan(self, plan: Plan) -> None:
         """``plan.json``."""

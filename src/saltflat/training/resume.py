@@ -59,8 +59,13 @@ def differences(stored: Any, given: Any, where: str = "") -> list[str]:
 def finished_run(resume: str | Path, model: nn.Module | None, plan: Plan | None = None) -> Run | None:
     """The run, if there is nothing left to do."""
     plan_of(resume, plan)
-    certificate = RunFolder.open(resume, "resume").read_certificate()
-    return Run.load(resume, model) if certificate is not None and certificate.is_finished else None
+    folder = RunFolder.open(resume, "resume")
+    certificate = folder.read_certificate()
+    if certificate is None or not certificate.is_finished:
+        return None
+    run = Run.load(resume, model)
+    folder.tidy()
+    return run
 
 
 def read_checkpoint(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any], Ledger]:
@@ -79,6 +84,8 @@ def read_checkpoint(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any], 
     setup, count, head = facts.get("setup"), facts.get("entries"), facts.get("ledger_head")
     if not isinstance(setup, dict) or not isinstance(count, int) or count < 1:
         raise DamagedError("checkpoint/state.safetensors does not say what it is a checkpoint of.")
+    if bool(ledger.entries[0].get("seeded")) != (setup.get("seed") is not None):
+        raise DamagedError("The checkpoint and the ledger do not agree on whether the run has a seed.")
     if len(ledger.entries) < count or ledger.entries[count - 1]["hash"] != head:
         raise LedgerError(
             f"The ledger has {len(ledger.entries)} entries and the checkpoint knows of {count}, or of others: "
