@@ -104,7 +104,8 @@ def test_a_run_that_died_before_it_began_leaves_the_name_free(tmp_path: Path) ->
 
 def test_any_changed_byte_of_a_packed_file_is_found() -> None:
     """Fails when the hash leaves the header or the numbers out (tried)."""
-    content = packed({"a": torch.arange(3.0), "b": torch.ones(2, 2).t()}, {"step": 3, "sha256": "0" * 64})
+    tensors = {"a": torch.arange(3.0), "b": torch.ones(2, 2).t()}
+    content = bytes(packed(tensors, {"step": 3, "sha256": "0" * 64}))
     assert unpacked(content)[1] == {"step": 3, "sha256": "0" * 64}
     for place in range(len(content)):
         with pytest.raises(DamagedError):

@@ -14,7 +14,7 @@ from pathlib import Path
 PARTIAL = ".partial"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | bytearray) -> None:
     """Write a file atomically and durably: readers see the old one or the new one, also after a power cut."""
     scratch = path.with_name(f".{path.name}{PARTIAL}")
     handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -36,13 +36,14 @@ def open_to_append(path: Path) -> int:
     return handle
 
 
-def append(handle: int, content: bytes) -> None:
+def append(handle: int, *contents: bytes | bytearray) -> None:
     """Append, and return when it is on the disk."""
-    write_all(handle, content)
+    for content in contents:
+        write_all(handle, content)
     os.fsync(handle)
 
 
-def write_all(handle: int, content: bytes) -> None:
+def write_all(handle: int, content: bytes | bytearray) -> None:
     """All of it: the operating system may take a large write in parts."""
     left = memoryview(content)
     while left:

@@ -36,9 +36,8 @@ class Journal:
     def append(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Write one release. Returns when it is on the disk."""
         content = packed(tensors, facts)
-        frame = _framed(len(content)) + content
-        append(self._handle, frame)
-        self.size += len(frame)
+        append(self._handle, _framed(len(content)), content)
+        self.size += _FRAME + len(content)
 
     def clear(self) -> None:
         """Forget all releases: a checkpoint holds them."""

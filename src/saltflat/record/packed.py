@@ -39,19 +39,19 @@ def own_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def packed(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
+def packed(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytearray:
     """The bytes of a file that holds both.
 
     >>> import torch
     >>> content = packed({"w": torch.ones(2)}, {"step": 3})
-    >>> unpacked(content)
+    >>> unpacked(bytes(content))
     ({'w': tensor([1., 1.])}, {'step': 3})
     """
     header = {"facts": json.dumps(facts, allow_nan=False), "sha256": _BLANK.decode()}
-    content = save(own_copies(tensors), header)
+    content = bytearray(save(own_copies(tensors), header))
     place = content.index(_MARK) + len(_MARK)
-    digest = hashlib.sha256(content).hexdigest().encode()
-    return content[:place] + digest + content[place + 64 :]
+    content[place : place + 64] = hashlib.sha256(content).hexdigest().encode()
+    return content
 
 
 def unpacked(content: bytes, name: str = "this file") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -63,8 +63,10 @@ def unpacked(content: bytes, name: str = "this file") -> tuple[dict[str, Tensor]
         header = content[8 : 8 + length]
         place = header.index(_MARK) + len(_MARK) + 8
         stated = content[place : place + 64].decode()
-        blank = content[:place] + _BLANK + content[place + 64 :]
-        if hashlib.sha256(blank).hexdigest() != stated:
+        found = hashlib.sha256(memoryview(content)[:place])
+        found.update(_BLANK)
+        found.update(memoryview(content)[place + 64 :])
+        if found.hexdigest() != stated:
             raise DamagedError(f"{name} was changed or damaged: its hash does not fit.")
         facts = json.loads(json.loads(header)["__metadata__"]["facts"], parse_constant=_refused)
         if not isinstance(facts, dict):
