@@ -103,7 +103,7 @@ def test_a_run_that_died_before_it_began_leaves_the_name_free(tmp_path: Path) ->
 
 
 def test_any_changed_byte_of_a_packed_file_is_found() -> None:
-    """Fails when the hash leaves the header or the numbers out (tried)."""
+    """Fails when the hash is not compared (tried)."""
     tensors = {"a": torch.arange(3.0), "b": torch.ones(2, 2).t()}
     content = bytes(packed(tensors, {"step": 3, "sha256": "0" * 64}))
     assert unpacked(content)[1] == {"step": 3, "sha256": "0" * 64}
@@ -209,7 +209,7 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_ledger_of_another_plan_is_refused(change: str, tmp_path: Path) -> None:
-    """Also one whose chain was made consistent again. Fails when the key is not compared (tried for noise)."""
+    """Also one whose chain was made consistent again. Each key is compared."""
     plan = plans.dp_sgd(**COMMON)
     sf.fit(small_net(), small_data(), plan, out=tmp_path / "run", progress=False)
     entries = Ledger.read(tmp_path / "run" / "ledger.jsonl").entries
@@ -368,7 +368,7 @@ def test_a_newer_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_cannot_make_a_private_run_predictable(tmp_path: Path) -> None:
-    """Fails when the seed in the checkpoint is taken on trust (tried)."""
+    """The ledger said at the beginning whether there is a seed."""
     cut_off(tmp_path / "run")
     tensors, facts = RunFolder(tmp_path / "run").checkpoints.read()
     facts["setup"] |= {"seed": 3, "device": "cpu"}

@@ -95,8 +95,8 @@ PLANS: dict[str, Plan] = {
 def test_a_seeded_run_ends_as_if_it_had_never_stopped(name: str, every: float, tmp_path: Path) -> None:
     """Weights, average, history and recorded releases, bit for bit; cut off twice, by checkpoint and by journal.
 
-    Fails when any part of the state is left out of the checkpoint (tried: momentum, direction, plateau, average's
-    count, clip norm, generators), or when the momentum is not reset at a phase's beginning.
+    Fails when a part of the state is not restored (tried: momentum, direction, average's count, clip norm,
+    generators).
     """
     plan = PLANS[name]
     whole = fit(small_net(), plan, seed=5, out=tmp_path / "whole")
@@ -115,7 +115,7 @@ def test_a_seeded_run_ends_as_if_it_had_never_stopped(name: str, every: float, t
 
 
 def test_the_automatic_switch_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails when `switched_off` or the plateau's memory is not stored (tried)."""
+    """Fails when `switched_off` or the plateau's memory is not restored (tried)."""
     plan = plans.sai(rho=0.1, switch="automatic", **COMMON | {"steps": 12})
 
     def loops(seen: list[Loop]) -> None:
@@ -133,7 +133,7 @@ def test_the_automatic_switch_is_remembered(tmp_path: Path, monkeypatch: pytest.
     whole = fit(small_net(), plan, seed=5)
     assert seen[0].ascent.switched_off
     for at in (2, 9):
-        cut_off(small_net(), plan, at, seed=5, out=tmp_path / str(at))
+        cut_off(small_net(), plan, at, seed=5, out=tmp_path / str(at), checkpoint_every=0)
         again = fit(small_net(), plan, resume=tmp_path / str(at))
         assert all(torch.equal(a, b) for a, b in zip(weights_of(whole.model), weights_of(again.model)))
 
@@ -204,7 +204,7 @@ def killed(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, at: int,
 def test_a_lost_release_uses_up_a_planned_one_of_its_phase(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten entries, one for each step, and nine updates of the weights. Fails when the lost step is drawn again."""
+    """Ten entries, one a step, and nine updates of the weights. Fails when the lost step is drawn again (tried)."""
     plan = plans.sai(rho=0.1, switch=5, **COMMON)
     folder = killed(tmp_path, plan, monkeypatch, at)
     updates: list[int] = []
@@ -261,7 +261,7 @@ def test_a_journalled_release_is_replayed_exactly_and_not_recorded_again(tmp_pat
 
 
 def test_a_private_run_draws_afresh_and_leaves_no_generator_on_disk(tmp_path: Path) -> None:
-    """Fails when generator state is stored, or restored, without a seed (tried)."""
+    """Fails when generator state is stored without a seed (tried)."""
     plan = plans.dp_sgd(**COMMON)
     ends = []
     cut_off(small_net(), plan, 4, out=tmp_path / "run", checkpoint_every=0)
@@ -406,7 +406,7 @@ DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.filterwarnings("ignore:The data has")
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_what_differs_is_refused_by_name(case: str, tmp_path: Path) -> None:
-    """And nothing in the folder changes. Fails when the run goes on with another setting (tried for each)."""
+    """And nothing in the folder changes. Fails when the setup is not compared (tried)."""
     cut_off(small_net(), PLAN, 4, out=tmp_path / "run", optimizer=adam)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     changes, words = DIFFERENT[case]
