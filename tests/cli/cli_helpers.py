@@ -39,8 +39,12 @@ def killed_after(
     entries: int, command: list[str], folder: Path, with_signal: int = signal.SIGKILL, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command and kill it when the ledger in ``folder`` has so many entries."""
+
+    def listen() -> None:  # a process in the background may have been told to ignore Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd,
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, preexec_fn=listen,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     ledger, until = folder / "ledger.jsonl", time.monotonic() + 200
