@@ -445,7 +445,12 @@ def test_what_follows_a_release_leaves_the_ledger_unchanged() -> None:
     for plan, options in variants:
         loop = loop_of(small_net(), small_data(), plan, **options)
         list(loop)
-        ledgers.append([{**entry, "previous": "", "hash": ""} for entry in loop.mechanism.ledger.entries[1:]])
+        ledgers.append(
+            [
+                {**entry, "plan_hash": "", "previous": "", "hash": ""}
+                for entry in loop.mechanism.ledger.entries[1:]
+            ]
+        )
     assert all(ledger == ledgers[0] for ledger in ledgers)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,28 @@ def answer(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:
 
 def _no_constant(word: str) -> None:
     raise AssertionError(f"{word} is not JSON")
+
+
+def killed_after(
+    entries: int, command: list[str], folder: Path, with_signal: int = signal.SIGKILL, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command and kill it when the ledger in ``folder`` has so many entries."""
+
+    def listen() -> None:  # a process in the background may have been told to ignore Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, preexec_fn=listen,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    ledger, until = folder / "ledger.jsonl", time.monotonic() + 200
+    while not ledger.exists() or ledger.read_bytes().count(b"\n") < entries:
+        assert process.poll() is None, f"it ended before it could be killed: {process.communicate()}"
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.005)
+    process.send_signal(with_signal)
+    out, err = process.communicate(timeout=100)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 class Inside:

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_helpers import killed_after
 
 from saltflat.cli.compare import final_accuracy, summarise
+from saltflat.record.ledger import Ledger
 
 COMMAND = [
     sys.executable, "-m", "saltflat", "compare", "--data", "digits", "--methods", "dp-sgd,dp-sat+swa",
-    "--seeds", "2", "--epsilon", "2", "--delta", "1e-4", "--steps", "20", "--json",
+    "--seeds", "2", "--epsilon", "2", "--delta", "1e-4", "--steps", "60", "--json",
 ]  # fmt: skip
 
 
@@ -25,7 +27,11 @@ def compare(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_comparison_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
-    """Fails when finished runs are made again, or when a cut-off run is taken for a finished one (tried)."""
+    """Fails when finished runs are made again, or when a cut-off run is taken for a finished one (tried).
+
+    A run that was killed is resumed; one without a checkpoint is moved aside and made anew.
+    """
+    killed_after(30, [*COMMAND, "--out", str(tmp_path / "c")], tmp_path / "c" / "dp-sat+swa-seed0")
     done = compare(tmp_path / "c")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -33,6 +39,9 @@ def test_a_comparison_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     assert all(len(row["runs"]) == 2 and row["epsilon"] <= 2 for row in result["methods"])
     assert result["methods"][0]["error_reduction"] == 0.0
     assert Path(result["plot"]).read_bytes().startswith(b"\x89PNG")
+
+    resumed = Ledger.read(tmp_path / "c" / "dp-sat+swa-seed0" / "ledger.jsonl")
+    assert (resumed.resumes, resumed.releases) == (1, 60)
 
     cut = tmp_path / "c" / "dp-sgd-seed1"
     kept = (tmp_path / "c" / "dp-sgd-seed0" / "weights.safetensors").read_bytes()

@@ -9,7 +9,13 @@ from typing import Any
 
 import click
 
-from saltflat.cli.run_options import data_options, merge_run_file, plan_options, stem_of
+from saltflat.cli.run_options import (
+    checkpoint_option,
+    data_options,
+    merge_run_file,
+    plan_options,
+    stem_of,
+)
 from saltflat.errors import InputError
 
 
@@ -37,6 +43,7 @@ A comparison that was cut off goes on where it stopped when the same command is 
 @click.option(
     "--out", type=click.Path(file_okay=False), help="The folder of all runs.  [default: runs/compare-DATA]"
 )
+@checkpoint_option
 @click.option("--device", help="cpu, cuda, ...")
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
 @click.option("--quiet", is_flag=True, help="Only the result.")
@@ -70,8 +77,7 @@ def _all_runs(
 ) -> dict[str, list[dict[str, Any]]]:
     import torch
 
-    from saltflat.cli.training_run import load_data, model_for, plan_for, summary_of, train_once
-    from saltflat.training.run import Run
+    from saltflat.cli.training_run import load_data, model_for, plan_for, resume_once, summary_of, train_once
 
     data = load_data(options)
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
@@ -84,43 +90,48 @@ def _all_runs(
     ):  # all methods of one seed first, so that a cut-off leaves whole rounds
         for method in methods:
             place = folder / f"{method}-seed{seed}"
-            run = _finished(place, plans[method].to_dict())
+            run, cut_off = _found(place, plans[method].to_dict())
             if run is None:
                 torch.manual_seed(seed)  # the initial weights only; noise is drawn afresh
+                progress = False if quiet else None
                 if not quiet:
-                    click.echo(f"{method}, seed {seed}", err=True)
-                run, _ = train_once(
-                    options | {"method": method, "seed": None},
-                    out=str(place),
-                    data=data,
-                    progress=False if quiet else None,
-                )
-            assert isinstance(run, Run)
-            results[method].append(summary_of(run, data, options["model"] or "") | {"history": run.history})
+                    click.echo(f"{method}, seed {seed}" + (", going on" if cut_off else ""), err=True)
+                if cut_off:
+                    given = {word: options[word] for word in ("device", "checkpoint_every")}
+                    run, _ = resume_once(str(place), given, data=data, progress=progress)
+                else:
+                    started = options | {"method": method, "seed": None}
+                    run, _ = train_once(started, out=str(place), data=data, progress=progress)
+            name = options["model"] or ""
+            results[method].append(summary_of(run, data.name, name) | {"history": run.history})
     return results
 
 
-def _finished(place: Path, plan: dict[str, Any]) -> Any:
-    """The run in a folder, if it is the same plan and was finished; one that was cut off is moved aside."""
-    from saltflat.training.run import Run
+def _found(place: Path, plan: dict[str, Any]) -> tuple[Any, bool]:
+    """The run in a folder, if it is the same plan and was finished; else whether it was cut off and can go on.
 
-    if not (place / "plan.json").exists():
-        return None
-    known = json.loads((place / "plan.json").read_text(encoding="utf-8"))
-    if known != plan:
+    One that was cut off and has no checkpoint is moved aside. Its ledger stays: what it spent was spent.
+    """
+    from saltflat.record.folder import RunFolder
+    from saltflat.training.resume import finished_run
+
+    folder = RunFolder(place)
+    if not folder.file("plan.json").exists():
+        return None, False
+    if folder.read_plan().to_dict() != plan:
         raise InputError(
             "out", str(place), "a folder without runs of another plan", problem="holds a run of another plan",
             cure="Choose another --out for these settings.",
         )  # fmt: skip
-    if (place / "certificate.json").exists():
-        run = Run.load(place)
-        if run.certificate.data["recorded_releases"] == run.plan.steps:
-            return run
+    if (run := finished_run(place, None)) is not None:
+        return run, False
+    if folder.checkpoints.exist():
+        return None, True
     number = 1
     while (aside := place.with_name(f"{place.name}.cut-off-{number}")).exists():
         number += 1
-    place.rename(aside)  # its ledger stays: what it spent was spent
-    return None
+    place.rename(aside)
+    return None, False
 
 
 def final_accuracy(summary: dict[str, Any]) -> float:

@@ -78,6 +78,17 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
 
 
+def checkpoint_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How often a run writes down its whole state."""
+    return _with(
+        command,
+        click.option(
+            "--checkpoint-every", type=float, metavar="SECONDS",
+            help="How often to write a checkpoint (0: every step; inf: never, no --resume).  [default: 60]",
+        ),
+    )  # fmt: skip
+
+
 def _with(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)

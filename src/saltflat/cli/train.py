@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from saltflat.cli.run_options import data_options, free_folder, merge_run_file, plan_options, stem_of
+from saltflat.cli.run_options import (
+    checkpoint_option,
+    data_options,
+    free_folder,
+    merge_run_file,
+    plan_options,
+    stem_of,
+)
+from saltflat.errors import InputError
+
+STOPPED = 130
 
 
 @click.command(
@@ -19,6 +31,7 @@ Examples:
   saltflat train --data fashion-mnist --model dpnas-fmnist --method sai --epsilon 1 --out runs/x --json
   saltflat train --data visits.csv --label outcome --group patient --epsilon 2
   saltflat train run.toml
+  saltflat train --resume runs/digits
 
 A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 ...
 """
@@ -31,6 +44,10 @@ A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 
 )  # fmt: skip
 @plan_options
 @click.option("--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD]")
+@click.option(
+    "--resume", type=click.Path(file_okay=False), help="Go on with the run in this folder, as it was started."
+)
+@checkpoint_option
 @click.option("--seed", type=int, help="A repeatable test run: NOT private.")
 @click.option("--device", help="cpu, cuda, ...")
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
@@ -42,15 +59,35 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     With no arguments: embedded digits, a small model, DP-SGD at ε = 3.
     """
     options = merge_run_file(ctx, params.pop("run_file"), params)
-    from saltflat.cli.training_run import train_once
+    from saltflat.cli.training_run import resume_once, train_once
 
     quiet = options["quiet"] or options["as_json"]
-    run, summary = train_once(
-        options,
-        out=options["out"] or free_folder(f"{stem_of(options['data'])}-{options['method']}"),
-        announce=None if quiet else lambda text: click.echo(text, err=True),
-        progress=False if quiet else None,
+    announce = None if quiet else lambda text: click.echo(text, err=True)
+    progress = False if quiet else None
+    out = (
+        options["resume"] or options["out"] or free_folder(f"{stem_of(options['data'])}-{options['method']}")
     )
+    if options["resume"] and options["out"]:
+        raise InputError(
+            "resume", options["resume"], "--out for a new run, or --resume for one that was cut off",
+            problem=f"is given beside out={options['out']!r}",
+        )  # fmt: skip
+    try:
+        if options["resume"]:
+            run, summary = resume_once(
+                options["resume"], _given(ctx, options), announce=announce, progress=progress
+            )
+        else:
+            run, summary = train_once(options, out=out, announce=announce, progress=progress)
+    except KeyboardInterrupt:
+        if not (Path(out) / "checkpoint" / "state.safetensors").exists():
+            raise
+        click.echo(
+            "saltflat: stopped. What was released so far stays recorded in the ledger.\n"
+            f"  Go on with: saltflat train --resume {shlex.quote(out)}",
+            err=True,
+        )
+        ctx.exit(STOPPED)
     if options["as_json"]:
         click.echo(json.dumps(summary))
         return
@@ -63,3 +100,14 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     click.echo(f"run folder {summary['out']} ({summary['seconds']:.1f} s)")
     if not options["quiet"] and sys.stderr.isatty():
         click.echo(str(run.certificate), err=True)
+
+
+def _given(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """What the command line or the run file said, and not what options are by default."""
+    typed = click.core.ParameterSource.COMMANDLINE
+    defaults = {option.name: option.get_default(ctx) for option in ctx.command.params}
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not None and (ctx.get_parameter_source(name) is typed or value != defaults[name])
+    }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from saltflat import plans
@@ -25,14 +26,23 @@ from saltflat.plan import (
     Plan,
     QuantileClipping,
 )
+from saltflat.record.folder import RunFolder
+from saltflat.record.packed import DamagedError
 from saltflat.training.fit import fit
+from saltflat.training.keep import EVERY
 from saltflat.training.prepare import layer_rules
-from saltflat.training.run import Run
+from saltflat.training.resume import finished_run
+from saltflat.training.run import Run, rebuilt
 
 PLAN_WORDS = (
     "epsilon", "delta", "noise_multiplier", "population", "batch_size", "epochs", "steps", "clip_norm",
     "learning_rate", "optimizer", "momentum", "preset",
 )  # fmt: skip
+STARTED_WITH = (
+    *PLAN_WORDS, "rho", "switch", "noise_ratio", "split", "portion", "clipping", "views", "augmentations",
+    "method", "data", "label", "group", "model", "schedule", "seed",
+)  # fmt: skip
+MAY_CHANGE = ("data_dir", "device")
 METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion")
 
 CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
@@ -75,16 +85,84 @@ def train_once(
 ) -> tuple[Run, dict[str, Any]]:
     """Load, build, plan, fit; returns the run and its summary for JSON."""
     data = load_data(options) if data is None else data
+    if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
+        torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
     model, name = model_for(data, options.get("model"))
     plan = plan_for(data, options | {"model": name}, model)
     if announce is not None:
         announce(plan.table(layer_rules(model, data.train)))
+    words = (*STARTED_WITH, *MAY_CHANGE)
+    started = {word: value for word, value in options.items() if value is not None and word in words}
+    facts = {"data": data.name, "model": name, "options": started | {"model": name}}
     run = fit(
         model, data.train, plan,
         evaluate=data.test, out=out, seed=options.get("seed"), device=options.get("device"),
-        schedule=options.get("schedule"), progress=progress,
+        schedule=options.get("schedule"), progress=progress, checkpoint_every=_every(options), facts=facts,
     )  # fmt: skip
-    return run, summary_of(run, data, name)
+    return run, summary_of(run, data.name, name)
+
+
+def resume_once(
+    folder: str,
+    given: dict[str, Any],
+    *,
+    data: DataSet | None = None,
+    announce: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+) -> tuple[Run, dict[str, Any]]:
+    """Go on with a run that the command line started. ``given`` may say only what it was started with."""
+    opened = RunFolder.open(folder, "resume")
+    facts = _facts_of(opened)
+    options = facts["options"]
+    for word, value in given.items():
+        if word in STARTED_WITH and options.get(word) != value:
+            raise InputError(
+                word, value, f"{options.get(word, 'nothing')}, as the run was started",
+                problem=f"differs from the run in {folder}",
+                cure=f"Leave --{word.replace('_', '-')} out, or start a new run.",
+            )  # fmt: skip
+    options |= {word: given[word] for word in MAY_CHANGE if given.get(word) is not None}
+    model = rebuilt(opened)
+    run = finished_run(folder, model)
+    if run is not None:
+        if announce is not None:
+            announce(f"The run in {folder} is finished; there is nothing left to do.")
+        return run, summary_of(run, facts["data"], facts["model"])
+    data = load_data(options) if data is None else data
+    if announce is not None:
+        announce(f"{opened.read_plan().table()}\ngoing on with the run in {folder}")
+    run = fit(
+        model, data.train,
+        evaluate=data.test, resume=folder, device=options.get("device"), schedule=options.get("schedule"),
+        progress=progress, checkpoint_every=_every(given),
+    )  # fmt: skip
+    return run, summary_of(run, facts["data"], facts["model"])
+
+
+def _every(options: dict[str, Any]) -> float:
+    every = options.get("checkpoint_every")
+    return EVERY if every is None else float(every)
+
+
+def _facts_of(folder: RunFolder) -> dict[str, Any]:
+    """What the command line stored when it started the run."""
+    about = folder.read_json("run.json")
+    facts = about.get("facts") if isinstance(about, dict) else None
+    if not isinstance(facts, dict) or not isinstance(facts.get("options"), dict):
+        raise InputError(
+            "resume", str(folder.path), "a run that the command line started",
+            problem="was started from Python",
+            cure="Go on with it there: sf.fit(model, data, resume=folder).",
+        )  # fmt: skip
+    words = {
+        word: facts["options"].get(word)
+        for word in ("data", "label", "group", "model", "schedule", *MAY_CHANGE)
+    }
+    words |= {f"name of {word}": facts.get(word) for word in ("data", "model")}
+    for word, value in words.items():
+        if value is not None and not isinstance(value, str):
+            raise DamagedError(f"run.json: {word} is not a text.")
+    return facts
 
 
 def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = None) -> Plan:
@@ -160,7 +238,7 @@ def model_for(data: DataSet, name: str | None) -> tuple[nn.Module, str]:
         ) from error  # fmt: skip
 
 
-def summary_of(run: Run, data: DataSet, model_name: str) -> dict[str, Any]:
+def summary_of(run: Run, data_name: str, model_name: str) -> dict[str, Any]:
     """What a run came to, for JSON."""
     last = run.history[-1] if run.history else {}
     return {
@@ -171,7 +249,7 @@ def summary_of(run: Run, data: DataSet, model_name: str) -> dict[str, Any]:
         "delta": run.plan.budget.delta,
         "private": run.certificate.is_private,
         "method": run.plan.method,
-        "data": data.name,
+        "data": data_name,
         "model": model_name,
         "steps": run.plan.steps,
         "relation": run.plan.budget.relation,

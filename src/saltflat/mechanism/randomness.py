@@ -34,6 +34,17 @@ class Randomness:
         """Repeatable, for tests. The run's certificate will say that it is not private."""
         return Randomness(_generator(2 * seed, "cpu"), _generator(2 * seed + 1, device), seeded=True)
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """Where the generators of a seeded test run stand. Those of a private run are never handed out."""
+        if not self.seeded:
+            return {}
+        return {"sampling": self.sampling.get_state(), "noise": self.noise.get_state()}
+
+    def restore(self, state: dict[str, torch.Tensor]) -> None:
+        """Go on from where a seeded test run stood."""
+        self.sampling.set_state(state["sampling"])
+        self.noise.set_state(state["noise"])
+
 
 def _generator(seed: int, device: torch.device | str) -> torch.Generator:
     generator = torch.Generator(device=device)

@@ -54,12 +54,26 @@ class Certificate:
         """Whether the run makes any claim at all."""
         return bool(self.data["private"])
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run came to the end of its plan."""
+        return bool(
+            self.data.get("finished", self.data["recorded_releases"] == self.data["planned_releases"])
+        )
+
     def __str__(self) -> str:
         return "\n".join(_words(self.data))
 
 
 def certify(
-    plan: Plan, ledger: Ledger, *, randomness: str, seeded: bool, weights_hash: str | None
+    plan: Plan,
+    ledger: Ledger,
+    *,
+    randomness: str,
+    seeded: bool,
+    weights_hash: str | None,
+    average_hash: str | None = None,
+    finished: bool = True,
 ) -> Certificate:
     """The certificate of a run. It claims the whole plan's ε, also when the run stopped early."""
     reasons = []
@@ -107,9 +121,12 @@ def certify(
             "plan_hash": plan.hash,
             "planned_releases": plan.steps,
             "recorded_releases": ledger.releases,
+            "finished": finished,
+            "resumed": ledger.resumes,
             "ledger_entries": len(ledger.entries),
             "ledger_head": ledger.head,
             "weights_sha256": weights_hash,
+            "average_sha256": average_hash,
             "saltflat": saltflat.__version__,
         }
     )

@@ -9,44 +9,79 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from saltflat.errors import InputError
 from saltflat.plan import Plan
+from saltflat.record.atomic import append, clear_partials, open_to_append, write_whole
 from saltflat.record.certificate import Certificate
-from saltflat.record.ledger import Ledger
+from saltflat.record.checkpoint import Checkpoints
+from saltflat.record.ledger import Ledger, LedgerError
+from saltflat.record.lock import NAME as LOCK
+from saltflat.record.lock import FolderLock
+from saltflat.record.packed import DamagedError, own_copies
 
 
 class RunFolder:
     """``plan.json``, ``ledger.jsonl``, ``weights.safetensors``, ``average.safetensors``, ``metrics.jsonl``,
-    ``certificate.json`` and ``model.json`` under one path.
+    ``certificate.json``, ``model.json``, ``run.json`` and ``checkpoint/`` under one path.
+
+    A folder holds a run as soon as it has a ``plan.json``. One process at a time may write to it.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.checkpoints = Checkpoints(self.path)
+        self._lock: FolderLock | None = None
 
     @staticmethod
     def create(path: str | Path) -> RunFolder:
-        """A new folder. One that already holds a run is refused, so that nothing is lost."""
+        """A new folder, held for this process. One that already holds a run is refused: nothing is lost."""
         folder = RunFolder(path)
         if folder.path.exists() and not folder.path.is_dir():
             raise InputError("out", str(path), "a folder", problem="is a file")
-        if folder.file("ledger.jsonl").exists() or folder.file("plan.json").exists():
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.hold()
+        if folder.file("plan.json").exists() or folder._has_releases():
+            folder.let_go()
             raise InputError(
                 "out", str(path), "a folder without a run in it", problem="already holds a run",
-                cure="Choose another name, or remove that folder if the run is not needed.",
+                cure="Choose another name; go on with that run by resume instead of out; or remove that folder.",
             )  # fmt: skip
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.file("ledger.jsonl").unlink(missing_ok=True)  # of a run that was cut off before it began
+        folder.checkpoints.remove()
         return folder
 
     @staticmethod
-    def open(path: str | Path) -> RunFolder:
+    def open(path: str | Path, argument: str = "folder") -> RunFolder:
         """The folder of a run that was made before."""
         folder = RunFolder(path)
         if not folder.file("plan.json").exists():
-            raise InputError("folder", str(path), "a folder that saltflat wrote", problem="holds no run")
+            raise InputError(
+                argument, str(path), "a folder that saltflat wrote", problem="holds no run",
+                cure="Without plan.json nothing was released yet: start the run again with out.",
+            )  # fmt: skip
         return folder
+
+    def hold(self) -> None:
+        """Keep other processes out until `let_go`; an `InUseError` names one that is in already."""
+        self._lock = FolderLock(self.path)
+
+    def let_go(self) -> None:
+        """Let other processes in."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _has_releases(self) -> bool:
+        if not self.file("ledger.jsonl").exists():
+            return False
+        try:
+            return self.read_ledger(cut_short=True).releases > 0
+        except LedgerError:
+            return True
 
     def file(self, name: str) -> Path:
         """The path of one of the folder's files."""
@@ -54,13 +89,20 @@ class RunFolder:
 
     def write(self, name: str, content: bytes | str) -> None:
         """Write a file atomically: readers see the old one or the new one, never half."""
-        data = content.encode() if isinstance(content, str) else content
-        scratch = self.file(f".{name}.partial")
-        with scratch.open("wb") as handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        scratch.replace(self.file(name))
+        write_whole(self.file(name), content.encode() if isinstance(content, str) else content)
+
+    def clear_partials(self) -> None:
+        """Remove what a crash left unfinished."""
+        clear_partials(self.path)
+        self.checkpoints.clear_partials()
+
+    def tidy(self) -> None:
+        """Remove what a finished run did not come to remove, because it was killed at the very end."""
+        if self.checkpoints.path.exists() or self.file(LOCK).exists():
+            self.hold()
+            self.clear_partials()
+            self.checkpoints.remove()
+            self.let_go()
 
     def write_plan(self, plan: Plan) -> None:
         """``plan.json``."""
@@ -68,37 +110,59 @@ class RunFolder:
 
     def read_plan(self) -> Plan:
         """The plan of the run."""
-        return Plan.load(self.file("plan.json"))
+        try:
+            return Plan.load(self.file("plan.json"))
+        except UnicodeDecodeError as error:
+            raise DamagedError(f"plan.json is not text ({error}).") from error
 
     def ledger(self) -> Ledger:
         """A new ledger that writes into the folder."""
         return Ledger(self.file("ledger.jsonl"))
 
-    def read_ledger(self) -> Ledger:
-        """The recorded ledger, its chain checked."""
-        return Ledger.read(self.file("ledger.jsonl"))
+    def read_ledger(self, *, cut_short: bool = False) -> Ledger:
+        """The recorded ledger, its chain checked; with ``cut_short``, without a line that a crash cut short."""
+        return Ledger.read(self.file("ledger.jsonl"), cut_short=cut_short)
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> str:
         """A safetensors file; returns the SHA-256 of its bytes."""
-        # tied tensors share memory, which the format refuses: each is stored as its own copy
-        content = save({key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()})
+        content = save(own_copies(tensors))
         self.write(name, content)
         return hashlib.sha256(content).hexdigest()
 
     def read_tensors(self, name: str) -> dict[str, Tensor] | None:
         """The tensors of a file, or None if there is none. Never executes code."""
-        return load_file(self.file(name)) if self.file(name).exists() else None
+        if not self.file(name).exists():
+            return None
+        try:
+            return load(self.file(name).read_bytes())
+        except SafetensorError as error:
+            raise DamagedError(f"{name} cannot be read ({error}).") from error
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """One more line of ``metrics.jsonl``."""
-        with self.file("metrics.jsonl").open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(row) + "\n")
+        """One more line of ``metrics.jsonl``, on the disk when this returns."""
+        handle = open_to_append(self.file("metrics.jsonl"))
+        try:
+            append(handle, json.dumps(row).encode() + b"\n")
+        finally:
+            os.close(handle)
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """All lines of ``metrics.jsonl``."""
+    def read_metrics(self, *, cut_short: bool = False) -> list[dict[str, Any]]:
+        """All lines of ``metrics.jsonl``; with ``cut_short``, without a last one that a crash cut short."""
         path = self.file("metrics.jsonl")
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines]
+        content = path.read_bytes() if path.exists() else b""
+        if cut_short:
+            content = content[: content.rfind(b"\n") + 1]
+        rows = [_parsed(line, path.name) for line in content.splitlines()]
+        if not all(isinstance(row, dict) for row in rows):
+            raise DamagedError("metrics.jsonl holds a line that is no table of figures.")
+        return rows
+
+    def keep_metrics(self, rows: list[dict[str, Any]]) -> None:
+        """Leave these lines in ``metrics.jsonl`` and no others."""
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path = self.file("metrics.jsonl")
+        if path.exists() and path.read_bytes() != content:
+            write_whole(path, content)
 
     def write_json(self, name: str, data: Any) -> None:
         """Any small JSON file."""
@@ -107,9 +171,16 @@ class RunFolder:
     def read_json(self, name: str) -> Any:
         """What `write_json` wrote, or None."""
         path = self.file(name)
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return _parsed(path.read_bytes(), name) if path.exists() else None
 
     def read_certificate(self) -> Certificate | None:
         """The certificate, if the run was finished."""
         data = self.read_json("certificate.json")
         return None if data is None else Certificate.from_dict(data)
+
+
+def _parsed(content: bytes, name: str) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{name} is not valid JSON ({error}).") from error

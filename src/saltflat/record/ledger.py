@@ -1,7 +1,11 @@
 """The ledger: a write-ahead record of every release, hash-chained, on disk before the release is used.
 
 It holds public numbers only: the plan's fingerprint, the step, noise, rate and clip norm. Never the size of
-an actual batch, a loss, or a count of bad rows.
+an actual batch, a loss, or a count of bad rows. Each release names its plan, step, phase, queries, noise,
+sampling, clip norm and tier of randomness, so that ε can be recomputed from the ledger alone.
+
+An entry that a crash cut short is the last line, without its end. Its release was never drawn, because a
+release is drawn only when its entry is whole and on the disk. So a run that goes on may write over it.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from saltflat.accounting import SampledGaussian
 from saltflat.errors import SaltflatError
+from saltflat.record.atomic import append, open_to_append
 
 FORMAT = 1
 GENESIS = "0" * 64
@@ -44,7 +49,8 @@ class Ledger:
 
     path: Path | None = None
     entries: list[dict[str, Any]] = field(default_factory=list)
-    _file: IO[str] | None = field(default=None, repr=False)
+    _handle: int | None = field(default=None, repr=False)
+    _whole: int | None = field(default=None, repr=False)
 
     def open_run(self, *, plan_hash: str, randomness: str, **facts: Any) -> None:
         """The first entry: which plan is about to be run, with what randomness."""
@@ -59,30 +65,45 @@ class Ledger:
         self._append(
             {
                 "kind": "release",
+                **self._of_the_run("plan_hash"),
                 "step": step,
                 "phase": phase,
+                "queries": len(queries),
                 "noise_multipliers": list(queries),
                 "clip_norm": "inf" if clip_norm == float("inf") else clip_norm,
                 **sampling,
+                **self._of_the_run("randomness"),
             }
         )
+
+    def resume_run(self, *, step: int, replayed: int, lost: list[int]) -> None:
+        """Record that a run goes on after ``step`` steps.
+
+        ``replayed`` releases were taken from the journal. The steps in ``lost`` were recorded, and their
+        releases are gone: each uses up a planned release of its phase.
+        """
+        self._append({"kind": "resume", "step": step, "replayed": replayed, "lost": lost})
+
+    def _of_the_run(self, key: str) -> dict[str, Any]:
+        opened = self.entries[0] if self.entries else {}
+        return {key: opened[key]} if key in opened else {}
 
     def _append(self, content: dict[str, Any]) -> None:
         entry = {"entry": len(self.entries), **content, "previous": self.head}
         entry["hash"] = entry_hash(entry)
         if self.path is not None:
-            if self._file is None:
-                self._file = self.path.open("a", encoding="utf-8")
-            self._file.write(json.dumps(entry) + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            if self._handle is None:
+                self._handle = open_to_append(self.path)
+                if self._whole is not None:
+                    os.ftruncate(self._handle, self._whole)
+            append(self._handle, json.dumps(entry).encode() + b"\n")
         self.entries.append(entry)
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
     @property
     def head(self) -> str:
@@ -93,6 +114,11 @@ class Ledger:
     def releases(self) -> int:
         """How many releases are recorded."""
         return sum(entry["kind"] == "release" for entry in self.entries)
+
+    @property
+    def resumes(self) -> int:
+        """How often the run went on after it had stopped."""
+        return sum(entry["kind"] == "resume" for entry in self.entries)
 
     def events(self) -> Iterator[SampledGaussian]:
         """What the recorded releases cost, for an accountant; equal neighbours are taken together."""
@@ -114,12 +140,20 @@ class Ledger:
             yield run
 
     @staticmethod
-    def read(path: Path) -> Ledger:
-        """Read a ledger and check its chain."""
+    def read(path: Path, *, cut_short: bool = False) -> Ledger:
+        """Read a ledger and check its chain.
+
+        With ``cut_short``, a last line without its end is left out, and written over by the next entry.
+        Without it, such a line is an error.
+        """
         entries: list[dict[str, Any]] = []
         previous = GENESIS
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if cut_short:
+            content = content[:whole]
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = content.decode().splitlines()
         except UnicodeDecodeError as error:
             raise LedgerError(f"{path.name}: this is not text ({error}).") from error
         for number, line in enumerate(lines):
@@ -133,13 +167,13 @@ class Ledger:
                 raise LedgerError(
                     f"{path.name} has format {version}; this saltflat reads formats up to {FORMAT}. Update saltflat."
                 )
-            if not sound or entry.get("entry") != number:
+            if not sound or entry.get("entry") != number or not isinstance(entry.get("kind"), str):
                 raise LedgerError(
                     f"{path.name}: the chain is broken at entry {number}: it was changed or cut."
                 )
             entries.append(entry)
             previous = entry["hash"]
-        return Ledger(path, entries)
+        return Ledger(path, entries, _whole=whole if cut_short else None)
 
 
 def _alike(a: SampledGaussian, b: SampledGaussian) -> bool:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,8 @@ from saltflat.mechanism.noise import noised
 from saltflat.mechanism.randomness import Randomness
 from saltflat.mechanism.sampling import check_rows, draw
 from saltflat.plan import AutomaticClipping, Clipping, PerLayerClipping, Phase, Plan, QuantileClipping
-from saltflat.record.ledger import Ledger
+from saltflat.record.agreement import sampling_facts
+from saltflat.record.ledger import Ledger, LedgerError
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         check_rows(self.plan.sampling, self.rows)
+        self.recorded = self.ledger.releases
         if not self.ledger.entries:
             self.ledger.open_run(
                 plan_hash=self.plan.hash,
@@ -49,18 +50,24 @@ class Mechanism:
         return draw(self.plan.sampling, self.rows, self.randomness.sampling)
 
     def record(self, step: int, phase: Phase, clip_norm: float) -> None:
-        """Write the step's releases into the ledger, before any of them is drawn."""
-        sampling = self.plan.sampling
-        facts: dict[str, Any] = {"sampler": sampling.kind, "rate": sampling.rate}
-        if (cap := getattr(sampling, "cap", None)) is not None:
-            facts |= {"population": sampling.population, "cap": cap}
+        """Write the step's releases into the ledger, before any of them is drawn.
+
+        A step is recorded once. Only a seeded test run may come to it again, after it was cut off: it draws
+        the same numbers.
+        """
+        number, queries = self.plan.phase_number(step - 1), self.plan.query_noises(phase)
+        if step <= self.recorded:
+            if not self.randomness.seeded:
+                raise LedgerError(f"Step {step} is recorded already: its release cannot be drawn again.")
+            return
         self.ledger.record_release(
             step=step,
-            phase=self.plan.phase_number(step - 1),
-            queries=self.plan.query_noises(phase),
-            sampling=facts,
+            phase=number,
+            queries=queries,
+            sampling=sampling_facts(self.plan),
             clip_norm=clip_norm,
         )
+        self.recorded = step
 
     def release(
         self, total: Mapping[str, Tensor], noise_multiplier: float, clip_norm: float

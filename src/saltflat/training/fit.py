@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,8 +16,10 @@ from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import Plan
 from saltflat.training.evaluate import evaluate as measure
 from saltflat.training.evaluate import with_weights
+from saltflat.training.keep import EVERY
 from saltflat.training.prepare import Session, Settings, prepare
 from saltflat.training.progress import Progress
+from saltflat.training.resume import finished_run
 from saltflat.training.run import Run
 from saltflat.training.step import Loop, Schedule, Step
 
@@ -28,7 +29,7 @@ Callback = Callable[[Step], None]
 def fit(
     model: nn.Module,
     data: Any,
-    plan: Plan,
+    plan: Plan | None = None,
     *,
     loss_fn: LossFunction | None = None,
     evaluate: Any = None,
@@ -42,6 +43,9 @@ def fit(
     seed: int | None = None,
     micro_batch: int | None = None,
     progress: bool | None = None,
+    resume: str | Path | None = None,
+    checkpoint_every: float = EVERY,
+    facts: dict[str, Any] | None = None,
 ) -> Run:
     """Train ``model`` on private ``data`` as ``plan`` says.
 
@@ -52,8 +56,14 @@ def fit(
     the person it belongs to, for plans whose unit is a person. ``public`` is data that an automatic switch
     may look at. ``out`` names the run folder. ``seed`` makes a repeatable test run, which is **not private**.
 
+    A run with a folder can be cut off at any point, and goes on with ``resume``, the folder's name, in place of
+    ``out``: same model, data and settings; the plan may be left out. It keeps the releases since the last
+    checkpoint on disk, and writes a checkpoint every ``checkpoint_every`` seconds (0: after every step; inf:
+    none, and the run cannot be resumed). A finished run is given back as it is. ``facts`` are stored in
+    ``run.json`` as they are: say nothing there that came from private rows.
+
     Guarantees: the plan's ε and δ for every unit of ``data``, provided that nothing but what this function
-    returns leaves. All checks come before the first release.
+    returns leaves, however often the run is cut off and resumed. All checks come before the first release.
 
     >>> import saltflat as sf
     >>> rows = sf.data.load("digits")
@@ -62,49 +72,74 @@ def fit(
     >>> round(run.epsilon, 1), len(run.history)
     (8.0, 1)
     """
-    started = time.perf_counter()
+    if resume is not None and out is None and (done := finished_run(resume, model, plan)) is not None:
+        return done
     session = prepare(
         model, data, plan, evaluate,
         loss_fn=loss_fn, optimizer=optimizer, schedule=schedule, groups=groups, public=public, out=out,
         device=device, seed=seed, micro_batch=micro_batch,
+        resume=resume, checkpoint_every=checkpoint_every, facts=facts,
     )  # fmt: skip
+    loop, folder = session.loop, session.folder
     try:
-        history = _trained(session, evaluate, callbacks, progress)
-    except BaseException:
-        session.close(time.perf_counter() - started)  # what was released stays certified and usable
-        raise
-    seconds = time.perf_counter() - started
-    certificate = session.close(seconds)
-    where = None if session.folder is None else session.folder.path
-    return Run(plan, model, certificate, history, session.loop.average.average, session.rules, where, seconds)
+        try:
+            history = _trained(session, evaluate, callbacks, progress)
+        except BaseException as error:
+            # what was released stays certified and usable
+            session.close(finished=False)
+            if folder is not None and folder.checkpoints.exist():
+                error.add_note(
+                    f"The run in {folder.path} can go on: sf.fit(..., resume={str(folder.path)!r})"
+                )
+            raise
+        certificate, seconds = session.close(finished=True), session.seconds
+    finally:
+        session.let_go()
+    where = None if folder is None else folder.path
+    return Run(loop.plan, model, certificate, history, loop.average.average, session.rules, where, seconds)
 
 
 def _trained(
     session: Session, evaluate: Any, callbacks: Sequence[Callback], progress: bool | None
 ) -> list[dict[str, Any]]:
     """Run the loop to its end; returns one row of metrics an epoch."""
-    plan, every = session.loop.plan, session.loop.plan.steps_per_epoch
-    history: list[dict[str, Any]] = []
-    with Progress(plan, shown=progress) as bar:
-        for step in session.loop:
+    loop, history = session.loop, session.history
+
+    def measured() -> None:
+        row = _metrics(loop, loop.last_step(), evaluate)
+        history.append(row)
+        if session.folder is not None:
+            session.folder.append_metrics(row)
+        bar.note(row)
+
+    with Progress(loop.plan, shown=progress) as bar:
+        # a run may have been cut off between a step and its row
+        if _has_row(loop) and (not history or history[-1]["step"] != loop.position):
+            measured()
+        for step in loop:
             for callback in callbacks:
                 callback(step)
-            left = plan.steps - step.number
-            if left == 0 or (step.number % every == 0 and left >= every // 2):
-                row = _metrics(session.loop, step, evaluate)
-                history.append(row)
-                if session.folder is not None:
-                    session.folder.append_metrics(row)
-                bar.note(row)
+            if _has_row(loop):
+                measured()
             bar.advance(step)
     return history
 
 
-def steps(model: nn.Module, data: Any, plan: Plan, **settings: Unpack[Settings]) -> Iterator[Step]:
+def _has_row(loop: Loop) -> bool:
+    """Whether the last step is one after which the model is evaluated: the end of an epoch, or of the plan."""
+    done, every = loop.position, loop.plan.steps_per_epoch
+    left = loop.plan.steps - done
+    return done > 0 and (left == 0 or (done % every == 0 and left >= every // 2))
+
+
+def steps(
+    model: nn.Module, data: Any, plan: Plan | None = None, **settings: Unpack[Settings]
+) -> Iterator[Step]:
     """The same loop as `fit`, open: control comes back after each release.
 
     Takes what `fit` takes, but for ``evaluate``, ``callbacks`` and ``progress``. The model has been updated when
     a step is handed out. Stopping early does not lower ε: the plan's ε was fixed before the data was touched.
+    With ``resume`` the steps after the one at which the run was cut off are handed out; of a finished run, none.
 
     >>> import saltflat as sf
     >>> rows = sf.data.load("digits")
@@ -112,12 +147,18 @@ def steps(model: nn.Module, data: Any, plan: Plan, **settings: Unpack[Settings])
     >>> [step.number for step in sf.steps(sf.models.build("mlp"), rows.train, plan)]
     [1, 2]
     """
+    resume = settings.get("resume")
+    if resume is not None and settings.get("out") is None and finished_run(resume, model, plan) is not None:
+        return
     session = prepare(model, data, plan, **settings)
-    started = time.perf_counter()
+    loop = session.loop
     try:
-        yield from session.loop
+        yield from loop
     finally:
-        session.close(time.perf_counter() - started)
+        try:
+            session.close(finished=loop.position == loop.plan.steps)
+        finally:
+            session.let_go()
 
 
 def _metrics(loop: Loop, step: Step, data: Any) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -24,7 +26,9 @@ from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
 from saltflat.training.build import build_mechanism, trainable
 from saltflat.training.evaluate import evaluate
+from saltflat.training.keep import EVERY, Keeper, check_every, setup_of
 from saltflat.training.losses import check_targets, default_loss
+from saltflat.training.resume import check_setup, go_on, plan_of, read_checkpoint
 from saltflat.training.step import Loop, Schedule, build_optimizer, fetch, named_schedule
 
 
@@ -40,43 +44,86 @@ class Settings(TypedDict, total=False):
     device: torch.device | str | None
     seed: int | None
     micro_batch: int | None
+    resume: str | Path | None
+    checkpoint_every: float
+    facts: dict[str, Any] | None
 
 
 @dataclass
 class Session:
-    """A loop that is ready to run, with its record."""
+    """A loop that is ready to run, with its record. ``history`` holds the metrics from before it was resumed."""
 
     loop: Loop
     folder: RunFolder | None
     ledger: Ledger
     rules: dict[str, str]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] | None = None
+    started: float = field(default_factory=time.perf_counter)
+    taken: float | None = None
 
-    def close(self, seconds: float = 0.0) -> Certificate:
-        """Write weights, average and certificate. A run that stopped early is certified at the whole plan's ε."""
-        loop, folder, weights_hash = self.loop, self.folder, None
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, together with what came before it was resumed."""
+        if self.taken is not None:
+            return self.taken
+        keeper = self.loop.keeper
+        return round(time.perf_counter() - self.started if keeper is None else keeper.seconds, 3)
+
+    def close(self, *, finished: bool) -> Certificate:
+        """Write weights, average and certificate. A run that stopped early is certified at the whole plan's ε,
+        and keeps its checkpoint, from which it can be resumed.
+        """
+        loop, folder, ledger = self.loop, self.folder, self.ledger
+        self.taken = self.seconds
+        hashes: dict[str, str | None] = {"weights_hash": None, "average_hash": None}
         if folder is not None:
-            weights_hash = folder.write_tensors("weights.safetensors", loop.model.state_dict())
+            hashes["weights_hash"] = folder.write_tensors("weights.safetensors", loop.model.state_dict())
             if loop.average.average is not None:
-                folder.write_tensors("average.safetensors", loop.average.average)
-            folder.write_json("run.json", {"seconds": round(seconds, 3), "rules": self.rules})
+                hashes["average_hash"] = folder.write_tensors("average.safetensors", loop.average.average)
+            folder.write_json("run.json", self.about())
+            if not finished:  # it may have been stopped between writing an entry and knowing of it
+                ledger.close()
+                ledger = folder.read_ledger(cut_short=True)
         randomness = loop.mechanism.randomness
         certificate = certify(
-            loop.plan, self.ledger,
-            randomness=randomness.tier, seeded=randomness.seeded, weights_hash=weights_hash,
+            loop.plan, ledger,
+            randomness=randomness.tier, seeded=randomness.seeded, finished=finished, **hashes,
         )  # fmt: skip
         if folder is not None:
             folder.write_json("certificate.json", certificate.data)
-        self.ledger.close()
+            if finished:
+                folder.checkpoints.remove()
         return certificate
+
+    def let_go(self) -> None:
+        """Let go of the files, and let other processes at the folder."""
+        self.ledger.close()
+        if self.folder is not None:
+            self.folder.checkpoints.close()
+            self.folder.let_go()
+
+    def about(self) -> dict[str, Any]:
+        """``run.json``: time, layer rules, and what the caller wanted to be stored."""
+        more = {} if self.facts is None else {"facts": self.facts}
+        return {"seconds": self.seconds, "rules": self.rules, **more}
 
 
 def prepare(
-    model: nn.Module, data: Any, plan: Plan, test: Any = None, /, **settings: Unpack[Settings]
+    model: nn.Module, data: Any, plan: Plan | None, test: Any = None, /, **settings: Unpack[Settings]
 ) -> Session:
     """Check everything that can be checked, then set up the loop. Nothing is spent or written before that.
 
     ``test`` is what will be evaluated on: the model must be able to take it.
     """
+    out, resume = settings.get("out"), settings.get("resume")
+    if out is not None and resume is not None:
+        raise InputError(
+            "resume", str(resume), "out for a new run, or resume for one that was cut off",
+            problem=f"is given beside out={str(out)!r}",
+        )  # fmt: skip
+    if resume is not None:
+        plan = plan_of(resume, plan)
     if not isinstance(plan, Plan):
         raise InputError("plan", plan, "a Plan", cure="Make one with sf.plans.dp_sgd(...).")
     if not plan.is_solved:
@@ -93,8 +140,9 @@ def prepare(
     schedule = named_schedule(settings.get("schedule"))
     if micro_batch is not None:
         check_count("micro_batch", micro_batch)
-    if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**62):
-        raise InputError("seed", seed, "a whole number 0 <= seed < 2**62, or none for a private run")
+    check_seed(seed)
+    every = settings.get("checkpoint_every", EVERY)
+    check_every(every)
     where = _placed(model, settings.get("device"))
     _check_provenance(data, public)
     source = _by_person(as_source(data), settings.get("groups"), plan)
@@ -113,18 +161,79 @@ def prepare(
             PrivacyWarning,
             stacklevel=3,
         )
+
+    def loop_with(ledger: Ledger, seed: int | None) -> Loop:
+        mechanism = build_mechanism(plan, source, ledger, where, seed)
+        return Loop(model, source, plan, mechanism, loss, optimizer, schedule, where, micro_batch, public)
+
+    if resume is not None:
+        return _resumed(RunFolder.open(resume, "resume"), loop_with, rules, every, seed)
     if seed is not None:
         torch.manual_seed(seed)
-    out = settings.get("out")
-    folder = None if out is None else RunFolder.create(out)
-    ledger = Ledger() if folder is None else folder.ledger()
-    mechanism = build_mechanism(plan, source, ledger, where, seed)
-    if folder is not None:
-        folder.write_plan(plan)
-        if (spec := getattr(model, "saltflat_spec", None)) is not None:
+    if out is None:
+        ledger = Ledger()
+        return Session(loop_with(ledger, seed), None, ledger, rules)
+    return _begun(RunFolder.create(out), loop_with, rules, every, seed, settings.get("facts"))
+
+
+def _begun(
+    folder: RunFolder,
+    loop_with: Callable[[Ledger, int | None], Loop],
+    rules: dict[str, str],
+    every: float,
+    seed: int | None,
+    facts: dict[str, Any] | None,
+) -> Session:
+    """A new run in a new folder. The plan comes last: with it the folder becomes a run."""
+    try:
+        ledger = folder.ledger()
+        loop = loop_with(ledger, seed)
+        loop.keeper = Keeper(folder, ledger, setup_of(loop, seed), every)
+        session = Session(loop, folder, ledger, rules, facts=facts)
+        loop.keeper.checkpoint(loop)
+        if (spec := getattr(loop.model, "saltflat_spec", None)) is not None:
             folder.write_json("model.json", spec)
-    loop = Loop(model, source, plan, mechanism, loss, optimizer, schedule, where, micro_batch, public)
-    return Session(loop, folder, ledger, rules)
+        folder.write_json("run.json", session.about())
+        folder.write_plan(loop.plan)
+    except BaseException:
+        folder.let_go()
+        raise
+    return session
+
+
+def _resumed(
+    folder: RunFolder,
+    loop_with: Callable[[Ledger, int | None], Loop],
+    rules: dict[str, str],
+    every: float,
+    seed: int | None,
+) -> Session:
+    """A run that goes on where it was cut off."""
+    folder.hold()
+    try:
+        tensors, facts, ledger = read_checkpoint(folder)
+        stored = facts["setup"].get("seed")
+        if seed is not None and seed != stored:
+            was = "none: the run is private" if stored is None else f"{stored}, as when the run was started"
+            raise InputError("seed", seed, was, problem="differs from the run that is to go on",
+                             cure="Leave the seed out.")  # fmt: skip
+        check_seed(stored)
+        loop = loop_with(ledger, stored)
+        check_setup(loop, facts, stored)
+        about = folder.read_json("run.json") or {}
+        loop.keeper = Keeper(folder, ledger, facts["setup"], every)
+        history = go_on(loop, loop.keeper, tensors, facts)
+        told = about.get("facts") if isinstance(about, dict) else None
+        return Session(loop, folder, ledger, rules, history, told)
+    except BaseException:
+        folder.let_go()
+        raise
+
+
+def check_seed(seed: int | None) -> None:
+    """Refuse a seed that is none."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**62):
+        raise InputError("seed", seed, "a whole number 0 <= seed < 2**62, or none for a private run")
 
 
 def layer_rules(model: nn.Module, data: Any, loss_fn: LossFunction | None = None) -> dict[str, str]:
@@ -230,7 +339,7 @@ def _rehearsed(
     inputs, targets = rows.inputs, rows.targets
     try:
         if multiplicity.augmentations:
-            inputs = views_of(inputs, replace(multiplicity, views=1))
+            inputs = views_of(inputs, replace(multiplicity, views=1, deviation=0.0))
         return clipped_sum(model, loss, inputs, targets, clip_norm=1.0).rules
     except SaltflatError:
         raise

@@ -12,6 +12,7 @@ from saltflat.errors import InputError
 from saltflat.plan import Plan
 from saltflat.record.certificate import Certificate
 from saltflat.record.folder import RunFolder
+from saltflat.record.packed import DamagedError
 from saltflat.training.evaluate import predict, with_weights
 
 
@@ -70,10 +71,15 @@ class Run:
         if certificate is None or weights is None:
             raise InputError(
                 "folder", str(folder), "a finished run", problem="holds a run that did not finish",
-                cure="Its ledger still counts: the whole plan's epsilon is spent.",
+                cure="Go on with it: sf.fit(model, data, resume=folder). The whole plan's epsilon is spent either way.",
             )  # fmt: skip
-        model = model if model is not None else _rebuilt(opened)
-        model.load_state_dict(weights)
+        model = model if model is not None else rebuilt(opened)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise InputError(
+                "model", model, "the model that was trained", problem=f"does not take the weights: {error}"
+            ) from error
         facts = opened.read_json("run.json") or {}
         return Run(
             opened.read_plan(),
@@ -87,7 +93,8 @@ class Run:
         )
 
 
-def _rebuilt(folder: RunFolder) -> nn.Module:
+def rebuilt(folder: RunFolder) -> nn.Module:
+    """The model that a run trained, freshly initialised, if saltflat built it."""
     from saltflat.models import build
 
     spec = folder.read_json("model.json")
@@ -96,5 +103,8 @@ def _rebuilt(folder: RunFolder) -> nn.Module:
             "model", None, "the model that was trained", problem="is not one that saltflat can rebuild",
             cure="Pass it: Run.load(folder, model=my_model).",
         )  # fmt: skip
-    model: nn.Module = build(spec["name"], **spec["overrides"])
+    try:
+        model: nn.Module = build(spec["name"], **spec["overrides"])
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise DamagedError(f"model.json does not describe a model ({error}).") from error
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import FreshQuery, Phase, Plan, PreviousRelease
 from saltflat.training.build import ClipNorms, Mechanism, clipping_function, trainable
 from saltflat.training.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from saltflat.training.keep import Keeper
 
 Schedule = Callable[[float], float]
 """From the fraction of the plan that is done to a factor on the learning rate."""
@@ -57,12 +60,27 @@ class Step:
     epoch: float
 
 
+@dataclass(frozen=True)
+class Released:
+    """What left the private side in one step: all that the rest of the step may see.
+
+    ``share`` is the noised share of gradients within the clip norm, where the plan accounts for one;
+    ``sharpness`` was measured on public data, where there is some.
+    """
+
+    gradient: dict[str, Tensor]
+    share: float | None = None
+    sharpness: float | None = None
+
+
 @dataclass
 class Loop:
     """A model, its data and its plan, one release at a time.
 
     One step reads like the papers: displace by earlier releases, sum clipped gradients there, record, add
-    noise, let the optimizer step at the weights themselves, remember the release, average the iterate.
+    noise, let the optimizer step at the weights themselves, remember the release, average the iterate. A
+    ``keeper`` writes the release down before it is used. ``position`` is the last step of the plan that was
+    taken, or lost in a crash.
     """
 
     model: nn.Module
@@ -76,6 +94,8 @@ class Loop:
     micro_batch: int | None = None
     public: Any = None
     ascent: AscentState = field(default_factory=AscentState)
+    keeper: Keeper | None = None
+    position: int = 0
 
     def __post_init__(self) -> None:
         self.weights = trainable(self.model)
@@ -86,15 +106,27 @@ class Loop:
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def __iter__(self) -> Iterator[Step]:
-        starts = {sum(p.steps for p in self.plan.phases[:i]) + 1 for i in range(1, len(self.plan.phases))}
-        for number, phase in enumerate(self.plan.schedule(), start=1):
-            if number in starts and phase.reset_momentum:
-                self.optimizer.state.clear()
-            self.private_step(number, phase)
-            yield Step(number, self.plan.steps, phase, number * self.plan.sampling.rate)
+        while self.position < self.plan.steps:
+            self.private_step(self.position + 1, self.plan.phase_at(self.position))
+            yield self.last_step()
+
+    def last_step(self) -> Step:
+        """The step that was taken last."""
+        number = self.position
+        phase = self.plan.phase_at(number - 1)
+        return Step(number, self.plan.steps, phase, number * self.plan.sampling.rate)
 
     def private_step(self, number: int, phase: Phase) -> None:
         """One release, and everything that follows from it."""
+        released = self.query(number, phase)
+        if self.keeper is not None:
+            self.keeper.journal(self, number, released)
+        self.use(number, phase, released)
+        if self.keeper is not None:
+            self.keeper.checkpoint_if_due(self)
+
+    def query(self, number: int, phase: Phase) -> Released:
+        """The private half of a step: touch the data, record, add noise. Only what it returns leaves."""
         batch = self.mechanism.draw_batch()
         clip_norm = self.clip_norms.now(phase)
         self.mechanism.record(number, phase, clip_norm)
@@ -106,12 +138,33 @@ class Loop:
             direction = self.ascent.displacement(phase.ascent)
         with displaced(self.weights, direction):
             total, short = self.sum_of_clipped(batch, clip_norm)
-        release = self.mechanism.release(total, phase.sigma, clip_norm)
-        self.clip_norms.observe(self.mechanism.release_count(short))
-        sharpness = self.public_sharpness(phase, direction)
-        self.ascent.observe(phase.ascent, release, direction, sharpness)
-        self.descend(release, number, phase, clip_norm)  # last: some optimizers change gradients in place
+        gradient = self.mechanism.release(total, phase.sigma, clip_norm)
+        share = self.mechanism.release_count(short)
+        return Released(gradient, share, self.public_sharpness(phase, direction))
+
+    def use(self, number: int, phase: Phase, released: Released) -> None:
+        """The public half of a step: what follows from the release, and from earlier ones."""
+        self.enter(number, phase)
+        clip_norm = self.clip_norms.now(phase)
+        self.clip_norms.observe(released.share)
+        watching = isinstance(phase.ascent, PreviousRelease) and phase.ascent.automatic
+        displacement = self.ascent.displacement(phase.ascent) if watching else None
+        self.ascent.observe(phase.ascent, released.gradient, displacement, released.sharpness)
+        # last: some optimizers change gradients in place
+        self.descend(released.gradient, number, phase, clip_norm)
         self.average.observe(number, self.weights)
+        self.position = number
+
+    def pass_over(self, number: int) -> None:
+        """Leave out a step whose release was recorded and lost."""
+        self.enter(number, self.plan.phase_at(number - 1))
+        self.position = number
+
+    def enter(self, number: int, phase: Phase) -> None:
+        """What happens once at the beginning of a phase."""
+        starts = {sum(p.steps for p in self.plan.phases[:i]) + 1 for i in range(1, len(self.plan.phases))}
+        if phase.reset_momentum and number in starts:
+            self.optimizer.state.clear()
 
     def sum_of_clipped(self, batch: Tensor, clip_norm: float) -> tuple[dict[str, Tensor], float]:
         """The clipped sum over a batch of any size, and Σ (b − ½) over units with b = [norm ≤ clip norm].

@@ -1,0 +1,447 @@
+"""Going on with a run: it ends as if it had never stopped, spends nothing twice, and refuses what differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import saltflat as sf
+from core_helpers import small_data, small_net, weights_of
+from saltflat import plans
+from saltflat.data.source import Examples
+from saltflat.errors import InputError
+from saltflat.methods.ascent import Plateau
+from saltflat.plan import Ema, Multiplicity, Phase, Plan, PreviousRelease, QuantileClipping, Swa
+from saltflat.record.checkpoint import Checkpoints
+from saltflat.record.ledger import Ledger, LedgerError
+from saltflat.training import keep
+from saltflat.training.step import Loop
+
+COMMON: dict[str, Any] = {
+    "population": 40, "batch_size": 8, "steps": 10, "delta": 1e-3, "noise_multiplier": 3.0,
+}  # fmt: skip
+CHAIN = ("entry", "previous", "hash")
+
+
+def fit(model: nn.Module, plan: Plan | None, **options: Any) -> sf.Run:
+    return sf.fit(model, small_data(), plan, **{"progress": False, "evaluate": small_data(9, 1)} | options)
+
+
+def stop_after(number: int) -> Callable[[Any], None]:
+    def stop(step: Any) -> None:
+        if step.number == number:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def cut_off(model: nn.Module, plan: Plan, number: int, **options: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, plan, callbacks=[stop_after(number)], **options)
+
+
+def releases(folder: Path) -> list[dict[str, Any]]:
+    """The ledger's releases, without what chains them: a resumed run has more entries."""
+    entries = Ledger.read(folder / "ledger.jsonl").entries
+    kept = [entry for entry in entries if entry["kind"] == "release"]
+    return [{key: value for key, value in entry.items() if key not in CHAIN} for entry in kept]
+
+
+def changing(plan: Plan, **fields: Any) -> Plan:
+    return plan.changed(**fields)
+
+
+class Dropping(nn.Module):
+    """Draws from torch's own generator in every step, and has a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.drop = small_net(), nn.Dropout(0.5)
+        self.register_buffer("scale", torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.inner(self.drop(inputs * self.scale))
+
+
+def images(rows: int = 40) -> Examples:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(rows, 1, 4, 4, dtype=torch.float64, generator=generator)
+    return Examples(inputs, torch.randint(0, 3, (rows,), generator=generator), num_classes=3)
+
+
+PLANS: dict[str, Plan] = {
+    "dp-sgd, momentum": plans.dp_sgd(**COMMON),
+    "dp-sat, momentum of its own": plans.dp_sat(rho=0.1, momentum=0.5, **COMMON),
+    "dp-sam": plans.dp_sam(rho=0.1, **COMMON),
+    "sai, swa": plans.sai(rho=0.1, averaging=Swa(0.2, 2), **COMMON),
+    "automatic switch, ema": plans.sai(rho=0.1, switch="automatic", averaging=Ema(0.9), **COMMON),
+    "adam": plans.dp_sgd(optimizer="adam", **COMMON),
+    "adam-bc, quantile": plans.dp_sgd(
+        optimizer="adam-bc", clipping=QuantileClipping(count_noise=1.0), **COMMON
+    ),
+    "rmsprop, truncated": plans.dp_sgd(optimizer="rmsprop", sampling="truncated-poisson", **COMMON),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("every", [0.0, 60.0])
+def test_a_seeded_run_ends_as_if_it_had_never_stopped(name: str, every: float, tmp_path: Path) -> None:
+    """Weights, average, history and recorded releases, bit for bit; cut off twice, by checkpoint and by journal.
+
+    Fails when a part of the state is not restored (tried: momentum, direction, average's count, clip norm,
+    generators).
+    """
+    plan = PLANS[name]
+    whole = fit(small_net(), plan, seed=5, out=tmp_path / "whole")
+    options = {"seed": 5, "checkpoint_every": every}
+    cut_off(small_net(), plan, 3, out=tmp_path / "cut", **options)
+    cut_off(small_net(1), plan, 7, resume=tmp_path / "cut", **options)
+    again = fit(small_net(2), None, resume=tmp_path / "cut", checkpoint_every=every)
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(whole.model), weights_of(again.model)))
+    for file in ("weights.safetensors", "average.safetensors", "metrics.jsonl", "plan.json"):
+        if (tmp_path / "whole" / file).exists() or (tmp_path / "cut" / file).exists():
+            assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "cut" / file).read_bytes()
+    assert whole.history == again.history
+    assert releases(tmp_path / "whole") == releases(tmp_path / "cut")
+    assert again.certificate.data["resumed"] == 2
+    assert not (tmp_path / "cut" / "checkpoint").exists()
+
+
+def test_the_automatic_switch_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when `switched_off` or the plateau's memory is not restored (tried)."""
+    plan = plans.sai(rho=0.1, switch="automatic", **COMMON | {"steps": 12})
+
+    def loops(seen: list[Loop]) -> None:
+        made = Loop.__post_init__
+
+        def quick(self: Loop) -> None:
+            made(self)
+            self.ascent.plateau = Plateau(patience=2, warm_up=2, least_gain=1e9)
+            seen.append(self)
+
+        monkeypatch.setattr(Loop, "__post_init__", quick)
+
+    seen: list[Loop] = []
+    loops(seen)
+    whole = fit(small_net(), plan, seed=5)
+    assert seen[0].ascent.switched_off
+    for at in (2, 9):
+        cut_off(small_net(), plan, at, seed=5, out=tmp_path / str(at), checkpoint_every=0)
+        again = fit(small_net(), plan, resume=tmp_path / str(at))
+        assert all(torch.equal(a, b) for a, b in zip(weights_of(whole.model), weights_of(again.model)))
+
+
+def test_what_torch_itself_draws_goes_on_too(tmp_path: Path) -> None:
+    """Dropout and augmented views. Fails when torch's own generator is not restored (tried)."""
+    plan = plans.dp_sgd(**COMMON)
+    whole = fit(Dropping(), plan, seed=5)
+    cut_off(Dropping(), plan, 4, seed=5, out=tmp_path / "drop")
+    again = fit(Dropping(), plan, resume=tmp_path / "drop")
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(whole.model), weights_of(again.model)))
+
+    def net() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).double()
+
+    views = changing(plan, multiplicity=Multiplicity(3, ("flip", "crop"), 0.01))
+    whole = sf.fit(net(), images(), views, seed=5, progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        sf.fit(net(), images(), views, seed=5, progress=False, out=tmp_path / "v", callbacks=[stop_after(6)])
+    again = sf.fit(net(), images(), views, progress=False, resume=tmp_path / "v")
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(whole.model), weights_of(again.model)))
+
+
+def test_a_schedule_goes_on(tmp_path: Path) -> None:
+    plan = plans.dp_sgd(learning_rate=0.5, **COMMON)
+    whole = fit(small_net(), plan, seed=5, schedule="cosine")
+    cut_off(small_net(), plan, 4, seed=5, schedule="cosine", out=tmp_path / "run")
+    again = fit(small_net(), plan, schedule="cosine", resume=tmp_path / "run")
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(whole.model), weights_of(again.model)))
+
+
+def test_steps_go_on(tmp_path: Path) -> None:
+    """The same loop, open: the steps after the cut are handed out, and of a finished run none."""
+    plan, model = plans.sai(rho=0.1, **COMMON), small_net()
+    whole = weights_of(fit(small_net(), plan, seed=2).model)
+    walk = sf.steps(model, small_data(), plan, seed=2, out=tmp_path / "run")
+    assert [step.number for step in (next(walk), next(walk))] == [1, 2]
+    walk.close()
+    other = small_net(1)
+    rest = list(sf.steps(other, small_data(), resume=tmp_path / "run"))
+    assert [step.number for step in rest] == list(range(3, 11))
+    assert all(torch.equal(a, b) for a, b in zip(whole, weights_of(other)))
+    assert list(sf.steps(small_net(), small_data(), resume=tmp_path / "run")) == []
+
+
+# --- private runs -----------------------------------------------------------------------------------------
+
+
+def killed(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, at: int, **options: Any) -> Path:
+    """A private run that died between the ledger's entry of step ``at`` and its journal."""
+    folder = tmp_path / "run"
+    journal = keep.Keeper.journal
+
+    def die(self: Any, loop: Loop, number: int, released: Any) -> None:
+        if number == at:
+            raise KeyboardInterrupt
+        journal(self, loop, number, released)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keep.Keeper, "journal", die)
+        with pytest.raises(KeyboardInterrupt):
+            fit(small_net(), plan, out=folder, **options)
+    return folder
+
+
+@pytest.mark.parametrize("at", [1, 4, 5, 6, 10])
+def test_a_lost_release_uses_up_a_planned_one_of_its_phase(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten entries, one a step, and nine updates of the weights. Fails when the lost step is drawn again (tried)."""
+    plan = plans.sai(rho=0.1, switch=5, **COMMON)
+    folder = killed(tmp_path, plan, monkeypatch, at)
+    updates: list[int] = []
+    use = Loop.use
+
+    def counted(self: Loop, number: int, *rest: Any) -> None:
+        updates.append(number)
+        use(self, number, *rest)
+
+    monkeypatch.setattr(Loop, "use", counted)
+    run = fit(small_net(), plan, resume=folder)
+    assert updates == [number for number in range(1, 11) if number != at]
+    ledger = Ledger.read(folder / "ledger.jsonl")
+    assert [entry["step"] for entry in ledger.entries if entry["kind"] == "release"] == list(range(1, 11))
+    assert [phase["phase"] for phase in releases(folder)] == [0] * 5 + [1] * 5
+    [resumed] = [entry for entry in ledger.entries if entry["kind"] == "resume"]
+    assert (resumed["replayed"], resumed["lost"]) == (at - 1, [at])
+    assert list(ledger.events()) == list(plan.events())
+    assert run.epsilon == plan.epsilon
+    assert [row["step"] for row in run.history] == [5, 10]
+
+
+def test_momentum_is_reset_although_the_first_release_of_the_phase_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Phase(3, 1.0, 2.0, ascent=PreviousRelease(0.1))
+    plan = plans.dp_sgd(**COMMON).changed(phases=(first, Phase(3, 1.0, 2.0, reset_momentum=True)))
+    folder = killed(tmp_path, plan, monkeypatch, 4)
+    held: list[int] = []
+    use = Loop.use
+
+    def seen(self: Loop, number: int, *rest: Any) -> None:
+        held.append(len(self.optimizer.state))
+        use(self, number, *rest)
+
+    monkeypatch.setattr(Loop, "use", seen)
+    fit(small_net(), plan, resume=folder)
+    assert held == [0, 4, 4, 0, 4]  # three replayed, one lost, two drawn
+
+
+def test_a_journalled_release_is_replayed_exactly_and_not_recorded_again(tmp_path: Path) -> None:
+    plan, model = plans.dp_sat(rho=0.1, **COMMON), small_net()
+    cut_off(model, plan, 6, out=tmp_path / "run")
+    before = releases(tmp_path / "run")
+    walk = sf.steps(other := small_net(1), small_data(), resume=tmp_path / "run")
+    assert next(walk).number == 7
+    walk.close()
+    assert len(before) == 6
+    assert releases(tmp_path / "run")[:6] == before
+    tensors, facts = Checkpoints(tmp_path / "run").read()
+    assert facts["step"] == 6  # written when the run went on, before step 7
+    stored = [tensors[f"model/{name}"] for name in other.state_dict()]
+    assert all(torch.equal(a, b) for a, b in zip(stored, weights_of(model)))
+
+
+def test_a_private_run_draws_afresh_and_leaves_no_generator_on_disk(tmp_path: Path) -> None:
+    """Fails when generator state is stored without a seed (tried)."""
+    plan = plans.dp_sgd(**COMMON)
+    ends = []
+    cut_off(small_net(), plan, 4, out=tmp_path / "run", checkpoint_every=0)
+    for copy in ("a", "b"):
+        shutil.copytree(tmp_path / "run", tmp_path / copy)
+        checkpoints = Checkpoints(tmp_path / copy)
+        for tensors, facts in (checkpoints.read(), *checkpoints.releases()):
+            assert not [name for name in tensors if "generator" in name]
+            assert facts.get("setup", {}).get("seed") is None
+        ends.append(weights_of(fit(small_net(), plan, resume=tmp_path / copy).model))
+    assert not torch.equal(ends[0][0], ends[1][0])
+
+
+def test_a_step_cannot_be_recorded_twice(tmp_path: Path) -> None:
+    plan = plans.dp_sgd(**COMMON)
+    cut_off(small_net(), plan, 4, out=tmp_path / "run")
+    walk = sf.steps(small_net(), small_data(), resume=tmp_path / "run")
+    next(walk)
+    loop = walk.gi_frame.f_locals["loop"]  # type: ignore[attr-defined]
+    with pytest.raises(LedgerError, match="recorded already"):
+        loop.private_step(3, plan.phases[0])
+    walk.close()
+
+
+def test_a_run_that_stops_says_how_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        fit(small_net(), plans.dp_sgd(**COMMON), out=tmp_path / "run", callbacks=[stop_after(2)])
+    assert "resume=" in stopped.value.__notes__[0]
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        fit(small_net(), plans.dp_sgd(**COMMON), callbacks=[stop_after(2)])
+    assert not hasattr(stopped.value, "__notes__")
+
+
+def test_a_finished_run_is_given_back(tmp_path: Path) -> None:
+    plan = plans.dp_sgd(averaging=Ema(), **COMMON)
+    run = fit(small_net(), plan, out=tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    again = fit(small_net(1), plan, resume=tmp_path / "run")
+    assert (again.certificate, again.history, again.seconds) == (run.certificate, run.history, run.seconds)
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(run.model), weights_of(again.model)))
+    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_the_certificate_knows_whether_the_run_was_finished(tmp_path: Path) -> None:
+    plan = plans.dp_sgd(**COMMON)
+    cut_off(small_net(), plan, 4, out=tmp_path / "run")
+    stored = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert (stored["finished"], stored["resumed"], stored["recorded_releases"]) == (False, 0, 4)
+    assert stored["ledger_head"] == Ledger.read(tmp_path / "run" / "ledger.jsonl").head
+    fit(small_net(), plan, resume=tmp_path / "run")
+    stored = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert (stored["finished"], stored["resumed"], stored["recorded_releases"]) == (True, 1, 10)
+    assert stored["ledger_head"] == Ledger.read(tmp_path / "run" / "ledger.jsonl").head
+
+
+def test_a_run_without_checkpoints_cannot_go_on(tmp_path: Path) -> None:
+    cut_off(small_net(), plans.dp_sgd(**COMMON), 4, out=tmp_path / "run", checkpoint_every=float("inf"))
+    assert not (tmp_path / "run" / "checkpoint").exists()
+    with pytest.raises(InputError, match="no checkpoint to go on from"):
+        fit(small_net(), None, resume=tmp_path / "run")
+
+
+def test_the_journal_is_emptied_when_a_checkpoint_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By time, or by size: neither disk nor the time to go on grows with the run."""
+    monkeypatch.setattr(keep, "LEAST_JOURNAL", 0)
+    monkeypatch.setattr(keep, "JOURNAL_RATIO", 3)
+    checkpoints = Checkpoints(tmp_path / "run")
+
+    def share() -> float:
+        return checkpoints.journal_path.stat().st_size / checkpoints.state_path.stat().st_size
+
+    walk = sf.steps(small_net(), small_data(), plans.dp_sgd(**COMMON), out=tmp_path / "run")
+    sizes = [share() for step in walk if step.number < 10]
+    assert max(sizes) < 4
+    assert 0.0 in sizes
+    assert sizes[0] > 0
+
+
+def test_an_optimizer_that_cannot_be_stored_trains_all_the_same(tmp_path: Path) -> None:
+    class Odd(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            super().step(closure)
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self.state[parameter]["odd"] = object()
+
+    def odd(parameters: Any) -> torch.optim.Optimizer:
+        return Odd(parameters, lr=0.1)
+
+    with pytest.warns(sf.PrivacyWarning, match="No more checkpoints"):
+        run = fit(small_net(), plans.dp_sgd(**COMMON), optimizer=odd, out=tmp_path / "r", checkpoint_every=0)
+    assert run.certificate.is_finished
+
+
+# --- what differs is refused by name ------------------------------------------------------------------------
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.1)
+
+
+def faster_adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.2)
+
+
+def wider() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def single() -> nn.Module:
+    return small_net().float()
+
+
+def frozen() -> nn.Module:
+    model = small_net()
+    model[0].bias.requires_grad_(False)
+    return model
+
+
+PLAN = plans.dp_sgd(relation="zero-out", **COMMON)
+DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
+    "noise": ({"plan": PLAN.changed(phases=(Phase(10, 1.0, 2.0),))}, r"phases\[0\]\.noise_multiplier is 2.0, was 3.0"),
+    "steps": ({"plan": PLAN.changed(phases=(Phase(11, 1.0, 3.0),))}, r"phases\[0\]\.steps is 11, was 10"),
+    "a part": ({"plan": PLAN.changed(averaging=Ema())}, r"averaging\.kind is 'ema', was 'none'"),
+    "layer": ({"model": wider}, r"model='0.bias: float64 \(6,\)'.*with 0.bias: float64 \(5,\)"),
+    "precision": ({"model": single, "data": lambda: (small_data().inputs.float(), small_data().targets)},
+                  r"float32 \(5,\)"),
+    "frozen": ({"model": frozen}, "trainable="),
+    "rows": ({"data": lambda: small_data(39)}, "data='39 rows'.*Expected 40 rows"),
+    "optimizer": ({"optimizer": faster_adam}, r"optimizer=.*Adam at \[0.2\]"),
+    "no optimizer": ({"optimizer": None}, 'optimizer="SGD'),
+    "schedule": ({"schedule": "cosine"}, "schedule='cosine'.*Expected constant"),
+    "loss": ({"loss_fn": lambda outputs, targets: outputs.square().mean(1)}, "loss_fn=.*Expected cross_entropy"),
+    "seed": ({"seed": 3}, "seed=3.*the run is private"),
+    "public": ({"public": Examples(small_data().inputs, small_data().targets, "public")}, "public='True'"),
+    "out too": ({"out": "elsewhere"}, "is given beside out='elsewhere'"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:The data has")
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_what_differs_is_refused_by_name(case: str, tmp_path: Path) -> None:
+    """And nothing in the folder changes. Fails when the setup is not compared (tried)."""
+    cut_off(small_net(), PLAN, 4, out=tmp_path / "run", optimizer=adam)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    changes, words = DIFFERENT[case]
+    options = {"optimizer": adam, "progress": False} | changes
+    model, plan = options.pop("model", small_net)(), options.pop("plan", None)
+    data = options.pop("data", small_data)()
+    with pytest.raises(InputError, match=f"(?s){words}"):
+        sf.fit(model, data, plan, resume=tmp_path / "run", **options)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_a_version_that_trains_differently_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off(small_net(), PLAN, 4, out=tmp_path / "run")
+    monkeypatch.setattr(keep, "MEANING", keep.MEANING + 1)
+    with pytest.raises(InputError, match=r"(?s)saltflat=.* trains differently.*pip install saltflat=="):
+        fit(small_net(), None, resume=tmp_path / "run")
+
+
+def test_a_secret_number_of_rows_is_stored_nowhere(tmp_path: Path) -> None:
+    """Under add-remove the rows are not counted, so a resume cannot compare them."""
+    plan = plans.dp_sgd(**COMMON)
+    walk = sf.steps(small_net(), small_data(37), plan, out=tmp_path / "run")
+    with pytest.warns(sf.PrivacyWarning, match="The data has 37 rows"):
+        next(walk)
+    walk.close()
+    _, facts = Checkpoints(tmp_path / "run").read()
+    assert facts["setup"]["data"] is None
+    assert "37" not in json.dumps({k: v for k, v in facts.items() if k not in ("ledger_head", "seconds")})
+    with pytest.warns(sf.PrivacyWarning, match="The data has 38 rows"):
+        sf.fit(small_net(), small_data(38), resume=tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize("every", [-1, float("nan"), "often"])
+def test_a_period_that_is_none_is_refused(every: Any) -> None:
+    with pytest.raises(InputError, match="checkpoint_every="):
+        fit(small_net(), PLAN, checkpoint_every=every)
