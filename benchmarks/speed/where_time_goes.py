@@ -93,7 +93,9 @@ def draw(found: dict[str, dict[str, float]]) -> None:
             share = value / whole
             axes.barh(row, share, left=left, color=colour, label=kind if row == 0 else None, height=0.62)
             if share > 0.04:
-                axes.text(left + share / 2, row, f"{100 * share:.0f}", ha="center", va="center", color="white")
+                axes.text(
+                    left + share / 2, row, f"{100 * share:.0f}", ha="center", va="center", color="white"
+                )
             left += share
         axes.text(left + 0.01, row, f"{100 * left:.0f} %", va="center")
     axes.set_yticks([0, 1], list(found))

@@ -26,17 +26,18 @@ class Workload:
 
     model: str
     examples: int
+    dtype: torch.dtype = torch.float32
 
     def fresh_model(self) -> nn.Module:
         """A model of its own for each engine, with the same weights every time."""
         torch.manual_seed(0)
-        return build(self.model)
+        return build(self.model).to(self.dtype)
 
     @cached_property
     def inputs(self) -> Tensor:
         """Rows of the shape that the model takes. For a model on fixed features these are the features."""
         generator = torch.Generator().manual_seed(1)
-        return torch.rand(self.examples, *input_shape(self.model), generator=generator)
+        return torch.rand(self.examples, *input_shape(self.model), generator=generator).to(self.dtype)
 
     @cached_property
     def outputs(self) -> int:
@@ -49,7 +50,7 @@ class Workload:
         """Labels, or real numbers where the model has a single output."""
         generator = torch.Generator().manual_seed(2)
         if self.outputs == 1:
-            return torch.rand(self.examples, generator=generator)
+            return torch.rand(self.examples, generator=generator).to(self.dtype)
         return torch.randint(0, self.outputs, (self.examples,), generator=generator)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
