@@ -87,7 +87,7 @@ def draw(found: dict[str, dict[str, float]]) -> None:
     """Two stacked bars, each part labelled where it is wide enough."""
     figure, axes = plt.subplots(figsize=(8.5, 2.9))
     whole = sum(found["ordinary"].values())
-    for row, (name, parts) in enumerate(found.items()):
+    for row, parts in enumerate(found.values()):
         left = 0.0
         for colour, (kind, value) in zip(COLOURS, parts.items()):
             share = value / whole
