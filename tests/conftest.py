@@ -7,6 +7,15 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of tiny models are taken once: repeating them until the clock is fine enough would only take time."""
+    from saltflat.bench import timing
+
+    monkeypatch.setattr(timing, "LEAST_SECONDS", 0.0)
