@@ -16,6 +16,7 @@ class Workspace:
     n-th buffer, which grows where it is too small. What was handed out before `start_over` must not be used
     after it.
 
+    >>> import torch
     >>> workspace = Workspace()
     >>> first = workspace.empty((2, 3), torch.zeros(()))
     >>> workspace.start_over()
