@@ -81,7 +81,7 @@ def formed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_standardised_kernels_are_known_by_their_form(
     make: Make, dtype: torch.dtype, formed: list[bool]
 ) -> None:
-    """Norms and sums. Fails when the part along the weight, or the mean, is left in (tried)."""
+    """Norms and sums. Fails when the part along the weight, or the mean, is left in."""
     model = convolution(make)
     assert_matches(model, torch.randn(5, 8, 4, 4), dtypes=(dtype,))
     assert formed
@@ -90,7 +90,7 @@ def test_standardised_kernels_are_known_by_their_form(
 
 @pytest.mark.parametrize("make", [normalised, almost, across])
 def test_other_derivations_go_unit_by_unit(make: Make, formed: list[bool]) -> None:
-    """Fails when a form is kept that does not explain the answers (tried: the difference is seen in the norms)."""
+    """Fails when a form is kept that does not explain the answers."""
     assert_matches(convolution(make), torch.randn(5, 8, 4, 4))
     assert formed
     assert not any(formed)

@@ -65,7 +65,7 @@ def assert_right(model: nn.Module, **options: Any) -> None:
 
 @pytest.mark.parametrize("micro_batch", [None, 1, 2, 3, 7, 100])
 def test_lanes_give_the_same_sum_and_the_norms_in_order(micro_batch: int | None, opened: list[int]) -> None:
-    """For any micro-batch. Fails when a lane's part is left out, or the norms come lane by lane (tried)."""
+    """For any micro-batch. Fails when a lane's part is left out, or the norms come lane by lane."""
     assert_right(small_net(), micro_batch=micro_batch)
     assert opened[-1:] == ([] if micro_batch == 1 else [min(3, micro_batch or 3)])
 
@@ -84,7 +84,7 @@ def slow_after(seconds: float = 0.002) -> None:
 
 
 def test_a_model_that_keeps_something_on_itself_is_not_mixed_up(opened: list[int]) -> None:
-    """Every lane has a model of its own. Fails when the lanes share the model: the tape sees it (tried)."""
+    """Every lane has a model of its own. Fails when the lanes share the model: the tape sees it."""
 
     def net(self: Any, x: Tensor) -> Tensor:
         self.kept = self.first(x.flatten(1))
@@ -97,7 +97,7 @@ def test_a_model_that_keeps_something_on_itself_is_not_mixed_up(opened: list[int
 
 
 def test_rows_that_reach_another_lane_are_noticed(opened: list[int]) -> None:
-    """Through a variable that no copy can part: one lane then. Fails when the tape does not look (tried)."""
+    """Through a variable that no copy can part: one lane then. Fails when the tape does not look."""
     shared: dict[str, Tensor] = {}
     entered = threading.Lock()
 

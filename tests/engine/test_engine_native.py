@@ -31,7 +31,7 @@ compiled = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C 
     ],
 )
 def test_depthwise_kernels(channels: int, kernel: int, stride: int, padding: int, dilation: int) -> None:
-    """Fails when a border, a stride or the channels beyond the sixteenth are wrong (tried)."""
+    """Fails when a border, a stride or the channels beyond the sixteenth are wrong."""
     torch.manual_seed(0)
     geometry = Geometry((kernel,) * 2, (stride,) * 2, (padding,) * 2, (dilation,) * 2, channels)
     x = torch.randn(3, channels, 13, 11)
@@ -59,7 +59,7 @@ def test_moments(size: int) -> None:
 @pytest.mark.parametrize("shift", [0.0, 300.0])
 @pytest.mark.parametrize("affine", [True, False])
 def test_group_norm(channels: int, groups: int, shift: float, affine: bool) -> None:
-    """Forwards and backwards, also far from zero. Fails when the mean is not subtracted first (tried)."""
+    """Forwards and backwards, also far from zero. Fails when the mean is not subtracted first."""
     torch.manual_seed(0)
     x, grad = torch.randn(3, 6, 5, channels) + shift, torch.randn(3, 6, 5, channels)
     weight, bias = (torch.randn(channels), torch.randn(channels)) if affine else (None, None)
@@ -111,7 +111,7 @@ def test_the_engine_is_right_without_a_compiler(name: str, monkeypatch: pytest.M
 
 @compiled
 def test_a_library_that_others_can_write_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails when the folder's rights are not looked at (tried)."""
+    """Fails when the folder's rights are not looked at."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "saltflat" / "native"
     folder.mkdir(parents=True)
