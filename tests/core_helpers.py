@@ -16,7 +16,7 @@ from saltflat.data.source import Examples
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.errors import PrivacyWarning
-from saltflat.plan import Plan
+from saltflat.plan import Budget, Phase, Plan, Poisson
 from saltflat.record.ledger import Ledger
 from saltflat.training.build import build_mechanism
 from saltflat.training.losses import default_loss
@@ -80,3 +80,33 @@ def other_size_declared() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The data has", PrivacyWarning)
         yield
+
+
+CLIP = 0.5
+
+
+def plan_of(*, steps: int = 1, sigma: float = 2.0, ascent: Any = None, **parts: Any) -> Plan:
+    """A plan over 40 declared rows, 8 expected in a batch."""
+    phase = Phase(steps, CLIP, sigma, 0.5, *([ascent] if ascent else []))
+    return Plan(Poisson(40, 8), (phase,), Budget(100.0, 1e-5), **parts)
+
+
+class Watch:
+    """What a loop's mechanism was asked to release, before noise, and what it drew from."""
+
+    def __init__(self, loop: Loop, batch: list[int]) -> None:
+        self.loop, self.sums, self.counts = loop, [], []
+        mechanism = loop.mechanism
+        release, release_count = mechanism.release, mechanism.release_count
+
+        def watched(total: Any, sigma: float, clip_norm: float) -> dict[str, Tensor]:
+            self.sums.append(torch.cat([part.flatten().clone() for part in total.values()]))
+            return release(total, sigma, clip_norm)
+
+        def counted(count: float) -> float | None:
+            self.counts.append(count)
+            return release_count(count)
+
+        mechanism.release = watched  # type: ignore[method-assign]
+        mechanism.release_count = counted  # type: ignore[method-assign]
+        mechanism.draw_batch = lambda: torch.tensor(batch, dtype=torch.long)  # type: ignore[method-assign]

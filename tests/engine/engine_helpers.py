@@ -8,21 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
-
-
-def bounded(examples: int) -> settings:
-    """The same few examples on every machine."""
-    return settings(
-        max_examples=examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 def rows_of(inputs: Any, rows: Any) -> Any:

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from engine_helpers import Fn, assert_matches, bounded, weight
+from engine_helpers import Fn, assert_matches, weight
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+
+from core_helpers import bounded
 
 Draw = st.DrawFn
 ROWS = 5

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import Fn, bounded, distance, explicit, smooth_loss, targets_for
+from engine_helpers import Fn, distance, explicit, smooth_loss, targets_for
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from core_helpers import bounded
 from saltflat.engine import clipped_sum
 
 STEPS = 7

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import bounded, distance, explicit, first_tensor, length, rows_of, targets_for
+from engine_helpers import distance, explicit, first_tensor, length, rows_of, targets_for
 from engine_zoo import ZOO
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from core_helpers import bounded
 from saltflat.engine import clipped_sum, uses
 from saltflat.engine.clipping import automatic, flat, per_layer
 from saltflat.engine.uses import LookupUse, OuterUse, TiedUse

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import Fn, bounded, distance, explicit, smooth_loss, targets_for
+from engine_helpers import Fn, distance, explicit, smooth_loss, targets_for
 from engine_zoo import ZOO
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from core_helpers import bounded
 from saltflat.engine import clipped_sum
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")  # of torch's own layer

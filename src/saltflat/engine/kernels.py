@@ -62,6 +62,10 @@ class Geometry:
             for first, n, step in zip(firsts, positions, self.stride)
         )
 
+    def sides(self) -> list[int]:
+        """The padding as `torch.nn.functional.pad` takes it: both sides of the last dimension first."""
+        return [p for p in reversed(self.padding) for _ in range(2)]
+
     def taps(self) -> Iterator[tuple[int, ...]]:
         return itertools.product(*map(range, self.kernel))
 
@@ -78,25 +82,20 @@ def kernel_gradients(
 
 def patch_gram(inputs: Tensor, units: int, geometry: Geometry, positions: torch.Size) -> Tensor:
     """Units x T x T: the inner products of the patches that belong to one unit, T positions in all."""
-    spatial = len(positions)
     space, each = inputs.shape[2:], len(inputs) // units
     pixels = inputs.movedim(1, -1).reshape(units, each * math.prod(space), inputs.shape[1])
     gram = torch.bmm(pixels, pixels.mT).view(units, each, *space, each, *space)
     if any(geometry.padding):
-        sides = [p for pair in zip(geometry.padding[::-1], geometry.padding[::-1]) for p in pair]
-        gram = F.pad(gram, [*sides, 0, 0, *sides])
+        gram = F.pad(gram, [*geometry.sides(), 0, 0, *geometry.sides()])
     length = each * math.prod(positions)
     whole = slice(None)
-    total: Tensor | None = None
-    for tap in geometry.taps():
-        at = geometry.slices(tap, positions)
-        shifted = gram[(whole, whole, *at, whole, *at)]
-        if total is None:
-            total = shifted.contiguous() if math.prod(geometry.kernel) == 1 else shifted.clone()
-        else:
-            total += shifted
-    assert total is not None
-    assert total.dim() == 3 + 2 * spatial
+    shifted = [
+        gram[(whole, whole, *at, whole, *at)]
+        for at in (geometry.slices(t, positions) for t in geometry.taps())
+    ]
+    total = shifted[0].clone() if len(shifted) > 1 else shifted[0]
+    for other in shifted[1:]:
+        total += other
     return total.reshape(units, length, length)
 
 
@@ -169,7 +168,7 @@ def _depthwise(inputs: Tensor, grad: Tensor, geometry: Geometry, workspace: Work
     repeats = grad.shape[1] // inputs.shape[1]
     if repeats > 1:
         inputs = inputs.repeat_interleave(repeats, dim=1)
-    if len(geometry.kernel) == 2 and inputs.is_cpu and inputs.dtype == torch.float32 and native.available():
+    if len(geometry.kernel) == 2 and native.suits(inputs):
         x, last = inputs.movedim(1, -1).contiguous(), grad.movedim(1, -1).contiguous()
         sums = workspace.empty((len(x), *geometry.kernel, x.shape[-1]), x)
         native.depthwise(x, last, sums, geometry.stride, geometry.padding, geometry.dilation)
@@ -180,7 +179,7 @@ def _depthwise(inputs: Tensor, grad: Tensor, geometry: Geometry, workspace: Work
 def depthwise_by_taps(inputs: Tensor, grad: Tensor, geometry: Geometry) -> Tensor:
     """The same by torch operations alone, for any number of dimensions and any device."""
     rows, channels = grad.shape[:2]
-    padded = F.pad(inputs, [p for pair in zip(geometry.padding[::-1], geometry.padding[::-1]) for p in pair])
+    padded = F.pad(inputs, geometry.sides())
     result = grad.new_empty(rows, channels, *geometry.kernel, 1)
     for tap in geometry.taps():
         window = padded[(slice(None), slice(None), *geometry.slices(tap, grad.shape[2:]))]

@@ -34,9 +34,14 @@ def available() -> bool:
     return _library() is not None
 
 
+def suits(tensor: Tensor) -> bool:
+    """Whether there is a loop for such numbers: float32 in ordinary memory."""
+    return tensor.dtype == torch.float32 and tensor.is_cpu and available()
+
+
 def fits(*tensors: Tensor) -> bool:
-    """Whether the loops take these tensors: contiguous float32 in ordinary memory."""
-    return all(t.dtype == torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors) and available()
+    """Whether the loops take these tensors as they lie."""
+    return all(suits(t) and t.is_contiguous() for t in tensors)
 
 
 def depthwise(

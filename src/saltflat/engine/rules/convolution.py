@@ -15,19 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saltflat.engine.ghost import Gram, careful_sum, gram_norms, resolved
 from saltflat.engine.kernels import Geometry, gram_work, kernel_gradients, patch_gram
 from saltflat.engine.rules.linear import value_of
 from saltflat.engine.tape import Slot, Tape, rule, unwatched
-from saltflat.engine.uses import (
-    DirectUse,
-    Gram,
-    KernelUse,
-    careful_sum,
-    ghost_is_cheaper,
-    gram_norms,
-    resolved,
-    without,
-)
+from saltflat.engine.uses import DirectUse, KernelUse, ghost_is_cheaper, without
 from saltflat.engine.workspace import Workspace
 
 

@@ -76,7 +76,7 @@ def affine(
 def _channel_sums(units: int, x: Tensor, grad: Tensor, shape: torch.Size) -> Tensor | None:
     """Units x channels: the sums of ``x · grad`` without the product in between, where the loops take it."""
     wide = [d for d in range(-len(shape), 0) if shape[d] != 1]
-    if len(wide) != 1 or x.dtype != torch.float32 or not x.is_cpu or not native.available():
+    if len(wide) != 1 or not native.suits(x):
         return None
     last, grads = x.movedim(wide[0], -1).contiguous(), grad.movedim(wide[0], -1).contiguous()
     channels = last.shape[-1]

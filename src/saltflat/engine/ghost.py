@@ -1,0 +1,97 @@
+"""Ghost norms: the lengths of gradients from Gram matrices, never understated.
+
+``‖Σ_t left[t] ⊗ right[t]‖² = Σ_st ⟨left[s], left[t]⟩ ⟨right[s], right[t]⟩`` needs no gradient. Where the terms of a
+sequence cancel it is a difference of large numbers, which float32 may get wrong; such units are found, and
+computed again in float64.
+
+Reference: Li et al. 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# A ghost norm is a difference of large numbers when the terms of a sequence cancel. Below this
+# fraction of its terms, float32 cannot be trusted to bound the norm, and the unit is computed in float64.
+CANCELLATION = 3e-2
+# The square of a short vector can vanish in float32; beside a vector longer than this it would matter.
+LONG = 1e10
+
+
+class Ghost(Protocol):
+    """A use whose norms are known without its gradients."""
+
+    def plain_sum(self, factors: Tensor) -> Tensor:
+        """The weighted sum, in the precision of what was recorded."""
+        ...
+
+    def chosen(self, units: Tensor) -> Ghost:
+        """The same for some of the units, in float64."""
+        ...
+
+
+Gram = tuple[Tensor, Tensor, Tensor]
+"""By unit: the squared norm, the sum of its terms without their signs, the longest vector squared."""
+
+
+def product_of_norms(left: Tensor, right: Tensor) -> Tensor:
+    """``‖left‖ · ‖right‖`` by unit, in float64 where one could be too short for float32 and still matter."""
+    norms = [torch.linalg.vector_norm(side, dim=1).double() for side in (left, right)]
+    long = torch.maximum(*norms) > LONG
+    if bool(long.any()):
+        for norm, side in zip(norms, (left, right)):
+            norm[long] = torch.linalg.vector_norm(side[long].double(), dim=1)
+    return norms[0] * norms[1]
+
+
+def outer_gram(left: Tensor, right: Tensor) -> Gram:
+    return gram_norms(torch.bmm(left, left.mT), torch.bmm(right, right.mT))
+
+
+def gram_norms(gram: Tensor, other: Tensor) -> Gram:
+    """The norms of ``Σ_t left[t] ⊗ right[t]`` from the Gram matrices of the two sides; writes into the first."""
+    longest = torch.maximum(_diagonal(gram), _diagonal(other)).amax(1)
+    gram.mul_(other)
+    return gram.sum(dim=(1, 2)), torch.linalg.vector_norm(gram, ord=1, dim=(1, 2)), longest
+
+
+def tied_gram(left: Tensor, right: Tensor, index: Tensor, grad: Tensor) -> Gram:
+    outer, outer_terms, longest = outer_gram(left, right)
+    lookup = torch.bmm(grad, grad.mT) * (index[:, :, None] == index[:, None, :])
+    looked_up = left.gather(2, index[:, None, :].expand(-1, left.shape[1], -1))
+    cross = 2 * looked_up * torch.bmm(right, grad.mT)
+    terms = outer_terms + sum(torch.linalg.vector_norm(part, ord=1, dim=(1, 2)) for part in (lookup, cross))
+    return outer + lookup.sum(dim=(1, 2)) + cross.sum(dim=(1, 2)), terms, longest
+
+
+def _diagonal(gram: Tensor) -> Tensor:
+    return gram.diagonal(dim1=1, dim2=2)
+
+
+def resolved(form: Callable[..., Gram], *parts: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The squared norms of a ghost form, and the units that float32 could not resolve, if any.
+
+    These are computed again in float64, and rounded up where even that leaves a doubt: a norm may be
+    overstated, never understated.
+    """
+    squared, terms, longest = form(*parts)
+    doubtful = ((squared < CANCELLATION * terms) | (longest > LONG**2)) & torch.isfinite(terms)
+    if not bool(doubtful.any()):
+        return squared, None
+    rows = [part[doubtful] for part in parts]
+    exact, exact_terms, _ = form(*[row.double() if row.is_floating_point() else row for row in rows])
+    squared = squared.double()
+    squared[doubtful] = exact + 1e-14 * exact_terms
+    return squared, doubtful
+
+
+def careful_sum(use: Ghost, factors: Tensor, doubtful: Tensor | None) -> Tensor:
+    """The weighted sum, with doubtful units added up in float64: their terms cancel here as well."""
+    if doubtful is None:
+        return use.plain_sum(factors)
+    rest = use.plain_sum(factors.masked_fill(doubtful, 0))
+    return rest + use.chosen(doubtful).plain_sum(factors[doubtful].double()).to(rest.dtype)
