@@ -82,7 +82,7 @@ def train_once(
     run = fit(
         model, data.train, plan,
         evaluate=data.test, out=out, seed=options.get("seed"), device=options.get("device"),
-        schedule=options.get("schedule"), progress=progress,
+        schedule=options.get("schedule"), randomness=options.get("randomness") or "fast", progress=progress,
     )  # fmt: skip
     return run, summary_of(run, data, name)
 
@@ -176,6 +176,7 @@ def summary_of(run: Run, data: DataSet, model_name: str) -> dict[str, Any]:
         "steps": run.plan.steps,
         "relation": run.plan.budget.relation,
         "unit": run.plan.budget.unit,
+        "randomness": run.certificate.data["randomness"],
         "out": None if run.folder is None else str(run.folder),
         "seconds": round(run.seconds, 2),
     }

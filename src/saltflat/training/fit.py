@@ -41,6 +41,7 @@ def fit(
     device: torch.device | str | None = None,
     seed: int | None = None,
     micro_batch: int | None = None,
+    randomness: str = "fast",
     progress: bool | None = None,
 ) -> Run:
     """Train ``model`` on private ``data`` as ``plan`` says.
@@ -51,6 +52,7 @@ def fit(
     fraction of the plan that is done to a factor on the learning rate. ``groups`` gives each row the id of
     the person it belongs to, for plans whose unit is a person. ``public`` is data that an automatic switch
     may look at. ``out`` names the run folder. ``seed`` makes a repeatable test run, which is **not private**.
+    ``randomness`` is the tier of noise and sampling: ``"fast"``, ``"secure"`` or ``"exact"``.
 
     Guarantees: the plan's ε and δ for every unit of ``data``, provided that nothing but what this function
     returns leaves. All checks come before the first release.
@@ -66,7 +68,7 @@ def fit(
     session = prepare(
         model, data, plan, evaluate,
         loss_fn=loss_fn, optimizer=optimizer, schedule=schedule, groups=groups, public=public, out=out,
-        device=device, seed=seed, micro_batch=micro_batch,
+        device=device, seed=seed, micro_batch=micro_batch, randomness=randomness,
     )  # fmt: skip
     try:
         history = _trained(session, evaluate, callbacks, progress)

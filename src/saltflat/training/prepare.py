@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.people import People
-from saltflat.data.source import Examples, Source, as_source
+from saltflat.data.source import Examples, Source, as_source, map_tensors
 from saltflat.engine.clipped_sum import LossFunction, clipped_sum
 from saltflat.errors import InputError, PrivacyWarning, SaltflatError, check_count, nearest
+from saltflat.mechanism.exact import Grid
+from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, check_tier
 from saltflat.mechanism.sampling import check_rows
 from saltflat.methods.multiplicity import views_of
 from saltflat.methods.optimizers import OptimizerFactory
@@ -21,6 +23,7 @@ from saltflat.plan import Multiplicity, Plan
 from saltflat.record.certificate import Certificate, certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
+from saltflat.training.alone import clipped_alone
 from saltflat.training.build import build_mechanism, trainable
 from saltflat.training.evaluate import evaluate
 from saltflat.training.losses import check_targets, default_loss
@@ -39,6 +42,7 @@ class Settings(TypedDict, total=False):
     device: torch.device | str | None
     seed: int | None
     micro_batch: int | None
+    randomness: str
 
 
 @dataclass
@@ -94,6 +98,8 @@ def prepare(
         check_count("micro_batch", micro_batch)
     if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**62):
         raise InputError("seed", seed, "a whole number 0 <= seed < 2**62, or none for a private run")
+    randomness = settings.get("randomness", TIER_FAST)
+    check_tier(randomness)
     where = _placed(model, settings.get("device"))
     _check_provenance(data, public)
     source = _by_person(as_source(data), settings.get("groups"), plan)
@@ -101,6 +107,8 @@ def prepare(
     loss = _checked_loss(source, settings.get("loss_fn"), getattr(data, "num_classes", None))
     optimizer = build_optimizer(plan, model, settings.get("optimizer"))
     rules = _rehearsed(model, source, loss, plan.multiplicity, where)
+    if randomness == TIER_EXACT:
+        _rehearse_alone(model, source, loss, plan, where)
     if test is not None:
         _check_evaluation(model, test, loss, where)
     if len(source) != plan.sampling.population:
@@ -117,7 +125,7 @@ def prepare(
     out = settings.get("out")
     folder = None if out is None else RunFolder.create(out)
     ledger = Ledger() if folder is None else folder.ledger()
-    mechanism = build_mechanism(plan, source, ledger, where, seed)
+    mechanism = build_mechanism(plan, source, ledger, where, seed, randomness)
     if folder is not None:
         folder.write_plan(plan)
         if (spec := getattr(model, "saltflat_spec", None)) is not None:
@@ -238,4 +246,21 @@ def _rehearsed(
             "model", model, "a model that accepts a batch of this data, and a loss that accepts its output",
             problem=f"failed on the first rows: {error}",
             cure="Call loss_fn(model(inputs), targets) on a small batch to see where.",
+        ) from error  # fmt: skip
+
+
+def _rehearse_alone(
+    model: nn.Module, source: Source, loss: LossFunction, plan: Plan, device: torch.device
+) -> None:
+    """The exact tier takes every unit by itself: a model or plan that does not allow it is refused here."""
+    for phase in plan.phases:
+        Grid.for_clip_norm(phase.clip_norm)
+    rows = fetch(source, torch.tensor([0]), device)
+    try:
+        clipped_alone(model, loss, map_tensors(lambda t: t[:1], rows.inputs), rows.targets[:1], 1.0)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise InputError(
+            "randomness", "exact", "a model that accepts a batch of one row",
+            problem=f"failed on the first row alone: {error}",
+            cure="Use randomness='secure', or let the model take a single row.",
         ) from error  # fmt: skip
