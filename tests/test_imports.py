@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "data": {"errors"},
     "models": {"errors"},
     "training": ASSEMBLED,
-    "cli": ASSEMBLED | {"training", "theory"},
+    "audit": ASSEMBLED | {"training"},
+    "cli": ASSEMBLED | {"training", "theory", "audit"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
