@@ -20,7 +20,7 @@ from torch import Tensor
 import saltflat.engine.clipped_sum  # noqa: F401  (a module whose name the package gives to a function)
 from saltflat.engine import clipping, uses
 from saltflat.mechanism import randomness
-from saltflat.plan import FreshQuery, PerLayerClipping, PreviousRelease, QuantileClipping
+from saltflat.plan import FreshQuery, Multiplicity, PerLayerClipping, PreviousRelease, QuantileClipping
 from saltflat.record.ledger import Ledger
 from saltflat.training import build, step
 
@@ -211,6 +211,29 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return drawn * math.sqrt(12) * deviation
 
     noise_instead(patch, noise)
+
+
+@mutation("noise whose mean is taken out", NOISE)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def noise(v: Tensor, deviation: float, source: Any) -> Tensor:
+        drawn = normal_like(v, deviation, source)
+        return drawn - drawn.mean()
+
+    noise_instead(patch, noise)
+
+
+@mutation("noise of exactly the expected length", NOISE)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def noise(v: Tensor, deviation: float, source: Any) -> Tensor:
+        drawn = normal_like(v, deviation, source)
+        return drawn * deviation * math.sqrt(v.numel()) / drawn.norm()
+
+    noise_instead(patch, noise)
+
+
+@mutation("noise of one sign", NOISE)
+def _(patch: pytest.MonkeyPatch) -> None:
+    noise_instead(patch, lambda v, deviation, source: normal_like(v, deviation, source).abs())
 
 
 @mutation("noise in half precision", NOISE)
@@ -461,6 +484,21 @@ def _(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(kind, "silence", lambda self, units: None)
 
 
+@mutation("views that are clipped one by one", REPLAY, multiplicity=Multiplicity(3))
+def _(patch: pytest.MonkeyPatch) -> None:
+    _row_by_row(patch)
+
+
+@mutation("people who are clipped row by row", REPLAY, unit="person")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _row_by_row(patch)
+
+
+def _row_by_row(patch: pytest.MonkeyPatch) -> None:
+    right = step.clipped_sum
+    patch.setattr(step, "clipped_sum", lambda *args, **given: right(*args, **given | {"rows_per_unit": 1}))
+
+
 @mutation("every example twice", REPLAY)
 def _(patch: pytest.MonkeyPatch) -> None:
     right = step.clipped_sum
@@ -537,6 +575,18 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     right = build.draw
     drawn_instead(patch, lambda *args: torch.cat([right(*args), right(*args)]).unique())
+
+
+@mutation("another batch for the second query", SAMPLER, ascent=FreshQuery(0.05))
+def _(patch: pytest.MonkeyPatch) -> None:
+    right = step.Loop.sum_of_clipped
+    asked: dict[int, int] = {}
+
+    def summed(self: Any, batch: Tensor, clip: float) -> Any:
+        asked[id(self)] = asked.get(id(self), 0) + 1
+        return right(self, batch if asked[id(self)] % 2 else self.mechanism.draw_batch(), clip)
+
+    patch.setattr(step.Loop, "sum_of_clipped", summed)
 
 
 @mutation("neighbours that join together", SAMPLER)
@@ -623,6 +673,18 @@ def _(patch: pytest.MonkeyPatch) -> None:
         waiting[:] = [facts]
 
     patch.setattr(Ledger, "record_release", record)
+
+
+@mutation("one release more than planned", LEDGER)
+def _(patch: pytest.MonkeyPatch) -> None:
+    right = step.Loop.private_step
+
+    def longer(self: Any, number: int, phase: Any) -> None:
+        right(self, number, phase)
+        if number == 1:
+            right(self, number, phase)
+
+    patch.setattr(step.Loop, "private_step", longer)
 
 
 @mutation("an accountant that halves", LEDGER)

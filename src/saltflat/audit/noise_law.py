@@ -43,7 +43,7 @@ def noise_faults(noise: Tensor, sizes: Mapping[str, int], tier: str = "fast") ->
     if int((silent > (len(noise) // 2 if tier == "exact" else 1)).sum()):
         faults.append(f"{int((silent > 1).sum())} of {dimension} coordinates have releases without noise")
     if not faults:  # the shape is judged where the size is right
-        faults += _shape(flat) + _grains(flat)
+        faults += _shape(flat) + _grains(flat) + _dispersion(noise, sizes)
     return faults + _repetition(noise, sizes)
 
 
@@ -66,6 +66,21 @@ def _size(noise: Tensor, sizes: Mapping[str, int]) -> list[str]:
         faults.append(f"{wrong} of {len(each)} coordinates have too little or too much noise")
     if abs(float(noise.mean())) * math.sqrt(noise.numel()) > 6:
         faults.append("the noise is not centred")
+    return faults
+
+
+def _dispersion(noise: Tensor, sizes: Mapping[str, int]) -> list[str]:
+    """Sums and lengths vary from step to step and tensor to tensor as they should: neither is held fixed."""
+    parts = [part for part in noise.split(list(sizes.values()), dim=1) if part.shape[1] > 1]
+    if not parts:
+        return []
+    sums = torch.cat([part.sum(1) / math.sqrt(part.shape[1]) for part in parts])
+    ranks = [stats.chi2.cdf(part.square().sum(1).numpy(), part.shape[1]) for part in parts]
+    lengths = torch.from_numpy(stats.norm.ppf(np.clip(np.concatenate(ranks), 1e-12, 1 - 1e-12)))
+    faults = []
+    for values, words in ((sums, "sums of noise over a tensor"), (lengths, "lengths of a tensor's noise")):
+        if _off(float(values.square().sum()), len(values), 2):
+            faults.append(f"{words} vary too little or too much")
     return faults
 
 
