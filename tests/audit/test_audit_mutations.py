@@ -9,6 +9,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import audit_breaking_noise
+import audit_breaking_records
+import audit_breaking_sums
 import pytest
 import torch
 from audit_mutations import LEDGER, MUTATIONS, NOISE, REPLAY, SAMPLER
@@ -23,6 +26,9 @@ from saltflat.audit.sampler_law import sampler_check
 from saltflat.audit.worlds import Subject, subject_of
 from saltflat.errors import PrivacyWarning
 from saltflat.plan import Plan
+
+assert audit_breaking_noise, audit_breaking_sums  # importing them fills the list
+assert audit_breaking_records
 
 CHECKS = {
     REPLAY: replay_check,

@@ -94,7 +94,7 @@ def two_worlds_check(subject: Subject, trials: int) -> tuple[Check, LowerBound]:
             )
     full = torch.ones(trials)
     ceiling = strongest_bound(full * -1e9, full * 1e9, phase.sigma, delta, 1 - CONFIDENCE)
-    power = 5.5 / math.sqrt(2 * trials)
+    power = 8.5 / math.sqrt(2 * trials)  # 3 errors beyond the threshold: missed once in a thousand
     tried = f"{trials} releases a world along a canary of exactly the clip norm, with everyone in the batch"
     catch = (
         f"noise that is {power:.0%} too small or too large in this direction, a canary that counts for more"
