@@ -44,6 +44,23 @@ def _(patch: pytest.MonkeyPatch) -> None:
     noise_instead(patch, lambda v, deviation, source: torch.zeros_like(v))
 
 
+@mutation("a public half that uses the sum before its noise", NOISE)
+def _(patch: pytest.MonkeyPatch) -> None:
+    query, summed, kept = step.Loop.query, step.Loop.sum_of_clipped, []
+
+    def keep(self: Any, batch: Tensor, clip: float) -> Any:
+        kept[:] = [summed(self, batch, clip)]
+        return kept[0]
+
+    def leaking(self: Any, number: int, phase: Any) -> Any:
+        released = query(self, number, phase)
+        total, divisor = kept[0][0], self.plan.sampling.batch_size
+        return replace(released, gradient={n: v / divisor for n, v in total.items()})
+
+    patch.setattr(step.Loop, "sum_of_clipped", keep)
+    patch.setattr(step.Loop, "query", leaking)
+
+
 @mutation("half the noise", NOISE)
 def _(patch: pytest.MonkeyPatch) -> None:
     noise_instead(patch, lambda v, deviation, source: normal_like(v, deviation / 2, source))

@@ -168,6 +168,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+@mutation("another tier in the ledger", LEDGER)
+def _(patch: pytest.MonkeyPatch) -> None:
+    recorded_instead(patch, lambda facts: facts | {"randomness": "exact"})
+
+
 @mutation("a release that is not recorded", LEDGER)
 def _(patch: pytest.MonkeyPatch) -> None:
     recorded_instead(patch, lambda facts: None if facts["step"] == 2 else facts)
