@@ -53,10 +53,11 @@ def loop_of(
     data: Examples,
     plan: Plan,
     *,
-    seed: int = 3,
+    seed: int | None = 3,
     loss_fn: LossFunction | None = None,
     groups: Tensor | None = None,
     ledger: Ledger | None = None,
+    randomness: str = "fast",
     **options: Any,
 ) -> Loop:
     """What `fit` sets up, without its checks, folder and certificate. Global randomness starts at ``seed``."""
@@ -64,8 +65,8 @@ def loop_of(
     loss = loss_fn or default_loss(data.targets)
     clipped_sum(model, loss, *data.fetch(torch.arange(3)), 1.0)  # the model is looked at here, not in a step
     ledger = Ledger() if ledger is None else ledger
-    mechanism = build_mechanism(plan, source, ledger, torch.device("cpu"), seed)
-    torch.manual_seed(seed)
+    mechanism = build_mechanism(plan, source, ledger, torch.device("cpu"), seed, randomness)
+    torch.manual_seed(3 if seed is None else seed)
     return Loop(model, source, plan, mechanism, loss, build_optimizer(plan, model, None), **options)
 
 

@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "models": {"errors"},
     "training": ASSEMBLED,
     "bench": ASSEMBLED | {"training"},
-    "cli": ASSEMBLED | {"training", "theory", "bench"},
+    "audit": ASSEMBLED | {"training"},
+    "cli": ASSEMBLED | {"training", "theory", "audit", "bench"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import data, models, plans, theory
+    from saltflat import audit, data, models, plans, theory
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
     from saltflat.plan import Budget, Phase, Plan
@@ -38,7 +38,7 @@ _HOMES = {
     "layer_rules": "saltflat.training.prepare",
     "steps": "saltflat.training.fit",
 }
-_CHAPTERS = ("data", "models", "plans", "theory")
+_CHAPTERS = ("audit", "data", "models", "plans", "theory")
 
 __all__ = [
     "Budget",
@@ -51,6 +51,7 @@ __all__ = [
     "Run",
     "SaltflatError",
     "__version__",
+    "audit",
     "clipped_sum",
     "data",
     "fit",

@@ -56,6 +56,9 @@ def test_a_comparison_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     assert other.returncode == 2
     assert "another plan" in other.stderr
     assert "Traceback" not in other.stderr
+    stricter = compare(tmp_path / "c", "--randomness", "secure")
+    assert stricter.returncode == 2
+    assert "randomness='secure' differs" in stricter.stderr
 
 
 def test_the_result_is_the_last_iterate_or_the_average_never_the_best_epoch() -> None:

@@ -72,7 +72,7 @@ def cut_off(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(fit, "_metrics", interrupt)  # at the end of the first epoch
-        code, _, err = run("train", *PLAN, "--out", "here", "--quiet")
+        code, _, err = run("train", *PLAN, "--out", "here", "--randomness", "secure", "--quiet")
     assert code == 130
     assert "saltflat train --resume here" in err
 
@@ -87,6 +87,7 @@ def test_what_differs_is_refused_by_its_option(run: Inside, monkeypatch: pytest.
         ("--model", "logistic", "model='logistic' differs"),
         ("--seed", "1", "seed=1 differs"),
         ("--schedule", "cosine", "schedule='cosine' differs"),
+        ("--randomness", "exact", "randomness='exact' differs"),
         ("--out", "there", "is given beside out='there'"),
         ("--checkpoint-every", "-1", "checkpoint_every=-1.0"),
     ):
@@ -96,7 +97,7 @@ def test_what_differs_is_refused_by_its_option(run: Inside, monkeypatch: pytest.
         assert "Traceback" not in err
     assert {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file()} == before
     code, out, _ = run("train", "--resume", "here", "--steps", "150", "--checkpoint-every", "0", "--json")
-    assert (code, json.loads(out)["steps"]) == (0, 150)
+    assert (code, json.loads(out)["steps"], json.loads(out)["randomness"]) == (0, 150, "secure")
 
 
 def test_a_run_file_may_say_resume(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:

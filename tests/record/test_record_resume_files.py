@@ -202,6 +202,7 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
     "phase": lambda e: e[2].update(phase=1),
     "one more": lambda e: e.append(e[-1] | {"step": 7}),
     "queries": lambda e: e[2].update(queries=2),
+    "tier": lambda e: e[2].update(randomness="exact"),
     "no beginning": lambda e: e.pop(0),
     "another plan": lambda e: e[0].update(plan_hash="00"),
 }

@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": "train several methods side by side, with several seeds",
     "calibrate": "from a budget to the noise it asks for",
     "account": "from noise to the budget it costs",
+    "audit": "attack a plan's mechanism, and bound ε from below",
     "bench": "time and memory of a private step beside the alternatives",
     "data": "list, fetch, locate and describe data sets",
     "models": "list and describe models",

@@ -90,7 +90,7 @@ def _all_runs(
     ):  # all methods of one seed first, so that a cut-off leaves whole rounds
         for method in methods:
             place = folder / f"{method}-seed{seed}"
-            run, cut_off = _found(place, plans[method].to_dict())
+            run, cut_off = _found(place, plans[method].to_dict(), options["randomness"])
             if run is None:
                 torch.manual_seed(seed)  # the initial weights only; noise is drawn afresh
                 progress = False if quiet else None
@@ -107,8 +107,8 @@ def _all_runs(
     return results
 
 
-def _found(place: Path, plan: dict[str, Any]) -> tuple[Any, bool]:
-    """The run in a folder, if it is the same plan and was finished; else whether it was cut off and can go on.
+def _found(place: Path, plan: dict[str, Any], randomness: str) -> tuple[Any, bool]:
+    """The run in a folder, if it is the same plan and tier and was finished; else whether it was cut off and can go on.
 
     One that was cut off and has no checkpoint is moved aside. Its ledger stays: what it spent was spent.
     """
@@ -122,6 +122,12 @@ def _found(place: Path, plan: dict[str, Any]) -> tuple[Any, bool]:
         raise InputError(
             "out", str(place), "a folder without runs of another plan", problem="holds a run of another plan",
             cure="Choose another --out for these settings.",
+        )  # fmt: skip
+    tier = folder.tier()
+    if tier is not None and tier != randomness:
+        raise InputError(
+            "randomness", randomness, f"the tier of the run in {place}, which is {tier}",
+            problem="differs from it", cure="Choose another --out for this tier.",
         )  # fmt: skip
     if (run := finished_run(place, None)) is not None:
         return run, False

@@ -74,6 +74,10 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--views", type=int, help="Augmentation multiplicity: gradients averaged for each example."),
         click.option("--augmentations", metavar="flip,crop,cutout", help="What changes the views."),
+        click.option(
+            "--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast", show_default=True,
+            help="Tier of noise and sampling.",
+        ),
         click.option("--preset", type=click.Choice(["paper"]), help="The paper's settings for this model and ε."),
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ PLAN_WORDS = (
 )  # fmt: skip
 STARTED_WITH = (
     *PLAN_WORDS, "rho", "switch", "noise_ratio", "split", "portion", "clipping", "views", "augmentations",
-    "method", "data", "label", "group", "model", "schedule", "seed",
+    "method", "data", "label", "group", "model", "schedule", "seed", "randomness",
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device")
 METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion")
@@ -97,7 +97,8 @@ def train_once(
     run = fit(
         model, data.train, plan,
         evaluate=data.test, out=out, seed=options.get("seed"), device=options.get("device"),
-        schedule=options.get("schedule"), progress=progress, checkpoint_every=_every(options), facts=facts,
+        schedule=options.get("schedule"), randomness=options.get("randomness"), progress=progress,
+        checkpoint_every=_every(options), facts=facts,
     )  # fmt: skip
     return run, summary_of(run, data.name, name)
 
@@ -254,6 +255,7 @@ def summary_of(run: Run, data_name: str, model_name: str) -> dict[str, Any]:
         "steps": run.plan.steps,
         "relation": run.plan.budget.relation,
         "unit": run.plan.budget.unit,
+        "randomness": run.certificate.data["randomness"],
         "out": None if run.folder is None else str(run.folder),
         "seconds": round(run.seconds, 2),
     }

@@ -1,4 +1,4 @@
-"""Gaussian noise, drawn in float64."""
+"""Gaussian noise in float64: the tiers ``fast`` and ``secure``. `saltflat.mechanism.exact` holds the third."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from saltflat.mechanism.randomness import Source
+from saltflat.mechanism.streams import CryptographicStream
+
+
+def gaussian(shape: torch.Size, deviation: float, device: torch.device, source: Source) -> Tensor:
+    """Normals with this standard deviation in float64, from the source that is handed in.
+
+    >>> gaussian(torch.Size([2]), 1.0, torch.device("cpu"), torch.Generator()).dtype
+    torch.float64
+    """
+    if isinstance(source, CryptographicStream):
+        return source.normals(shape.numel()).mul_(deviation).view(shape).to(device)
+    return torch.empty(shape, dtype=torch.float64, device=device).normal_(0.0, deviation, generator=source)
+
 
 def noised(
-    total: Mapping[str, Tensor], standard_deviation: float, divisor: float, generator: torch.Generator
+    total: Mapping[str, Tensor], standard_deviation: float, divisor: float, source: Source
 ) -> dict[str, Tensor]:
     """``(total + N(0, sd²)) / divisor``, every coordinate with noise of its own: the release.
 
@@ -25,7 +39,6 @@ def noised(
         if standard_deviation == 0:
             release[name] = value / divisor
             continue
-        noise = torch.empty(value.shape, dtype=torch.float64, device=value.device)
-        noise.normal_(0.0, standard_deviation, generator=generator)
+        noise = gaussian(value.shape, standard_deviation, value.device, source)
         release[name] = noise.add_(value).div_(divisor).to(value.dtype)
     return release

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from saltflat.errors import InputError
+from saltflat.mechanism.randomness import Source
+from saltflat.mechanism.streams import CryptographicStream
 from saltflat.plan import Sampling, TruncatedPoisson
 
 
@@ -19,19 +21,30 @@ def check_rows(sampling: Sampling, rows: int) -> None:
         )  # fmt: skip
 
 
-def draw(sampling: Sampling, rows: int, generator: torch.Generator) -> Tensor:
+def draw(sampling: Sampling, rows: int, source: Source) -> Tensor:
     """The indices of one batch out of ``rows`` rows; possibly none.
 
     Guarantees: every row joins independently with probability ``sampling.rate``; a truncated sampler then
-    keeps a uniformly random ``cap`` of them. Uniform numbers are float64, so that the rate is met to 2⁻⁵³.
+    keeps a uniformly random ``cap`` of them. From a generator, uniform numbers are float64, so that the rate is
+    met to 2⁻⁵³; from a cryptographic stream it is met to 2⁻⁶⁴, and never exceeded.
 
     >>> from saltflat.plan import Poisson
     >>> draw(Poisson(10, 10), 10, torch.Generator()).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
-    chosen = torch.rand(rows, dtype=torch.float64, generator=generator) < sampling.rate
+    if isinstance(source, CryptographicStream):
+        chosen = source.chosen(rows, sampling.rate)
+    else:
+        chosen = torch.rand(rows, dtype=torch.float64, generator=source) < sampling.rate
     indices = chosen.nonzero().squeeze(1)
     if isinstance(sampling, TruncatedPoisson) and len(indices) > sampling.cap:
-        keep = torch.randperm(len(indices), generator=generator)[: sampling.cap]
+        keep = _shuffled(len(indices), source)[: sampling.cap]
         indices = indices[keep].sort().values
     return indices
+
+
+def _shuffled(count: int, source: Source) -> Tensor:
+    """The numbers below ``count`` in random order."""
+    if isinstance(source, CryptographicStream):
+        return source.words(count).argsort()
+    return torch.randperm(count, generator=source)

@@ -10,7 +10,7 @@ def check_agreement(ledger: Ledger, plan: Plan) -> None:
     """Refuse a ledger that records anything but a beginning of this plan, one release a step.
 
     Guarantees for a ledger that passes: no phase has more releases than planned, and each has the planned
-    noise, sampling and number of queries; so its ε is at most the plan's.
+    noise, sampling and number of queries, and the tier of the run; so its ε is at most the plan's.
     """
     if not ledger.entries or ledger.entries[0].get("kind") != "run":
         raise LedgerError("The ledger does not begin with the entry that opens a run.")
@@ -31,6 +31,7 @@ def check_agreement(ledger: Ledger, plan: Plan) -> None:
             "phase": number,
             "noise_multipliers": noises,
             "queries": len(noises),
+            "randomness": ledger.entries[0].get("randomness"),
         } | facts
         for key, value in expected.items():
             if entry.get(key) != value:

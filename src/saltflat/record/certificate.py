@@ -21,8 +21,17 @@ NOT_COVERED = (
     "diagnostics on private data: losses, gradient norms or curvature of private rows",
     "checks before the start: a run that was refused because of a label outside the classes says so",
     "public statistics: numbers declared in the plan, such as the population and the classes",
-    "floating-point attacks: noise has the precision of float64",
 )
+
+# What each tier of randomness does not protect from.
+TIER_NOT_COVERED = {
+    "fast": (
+        "floating-point attacks: noise has the precision of float64",
+        "prediction of the generator: it is torch's own, seeded by the operating system, not cryptographic",
+    ),
+    "secure": ("floating-point attacks: noise has the precision of float64",),
+    "exact": (),
+}
 
 TRUST = "The process ran this plan as written; the ledger shows what it recorded, not that it was honest."
 
@@ -116,7 +125,7 @@ def certify(
             },
             "randomness": randomness,
             "seeded": seeded,
-            "not_covered": list(NOT_COVERED),
+            "not_covered": [*NOT_COVERED, *TIER_NOT_COVERED.get(randomness, ())],
             "trust": TRUST,
             "plan_hash": plan.hash,
             "planned_releases": plan.steps,

@@ -123,6 +123,13 @@ class RunFolder:
         """The recorded ledger, its chain checked; with ``cut_short``, without a line that a crash cut short."""
         return Ledger.read(self.file("ledger.jsonl"), cut_short=cut_short)
 
+    def tier(self) -> str | None:
+        """The tier of randomness that the run was started in; None if nothing is recorded."""
+        if not self.file("ledger.jsonl").exists():
+            return None
+        entries = self.read_ledger(cut_short=True).entries
+        return str(entries[0]["randomness"]) if entries and "randomness" in entries[0] else None
+
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> str:
         """A safetensors file; returns the SHA-256 of its bytes."""
         content = save(own_copies(tensors))

@@ -59,9 +59,20 @@ class Ledger:
         )
 
     def record_release(
-        self, *, step: int, phase: int, queries: tuple[float, ...], sampling: dict[str, Any], clip_norm: float
+        self,
+        *,
+        step: int,
+        phase: int,
+        queries: tuple[float, ...],
+        sampling: dict[str, Any],
+        clip_norm: float,
+        randomness: str | None = None,
     ) -> None:
-        """Record that a release is about to leave. Returns only when the record is on disk."""
+        """Record that a release is about to leave. Returns only when the record is on disk.
+
+        ``randomness`` is the tier that its noise is drawn in; that of the run, unless told otherwise.
+        """
+        tier = self._of_the_run("randomness") if randomness is None else {"randomness": randomness}
         self._append(
             {
                 "kind": "release",
@@ -72,7 +83,7 @@ class Ledger:
                 "noise_multipliers": list(queries),
                 "clip_norm": "inf" if clip_norm == float("inf") else clip_norm,
                 **sampling,
-                **self._of_the_run("randomness"),
+                **tier,
             }
         )
 
@@ -82,7 +93,8 @@ class Ledger:
         ``replayed`` releases were taken from the journal. The steps in ``lost`` were recorded, and their
         releases are gone: each uses up a planned release of its phase.
         """
-        self._append({"kind": "resume", "step": step, "replayed": replayed, "lost": lost})
+        tier = self._of_the_run("randomness")
+        self._append({"kind": "resume", "step": step, "replayed": replayed, "lost": lost, **tier})
 
     def _of_the_run(self, key: str) -> dict[str, Any]:
         opened = self.entries[0] if self.entries else {}

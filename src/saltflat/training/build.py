@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from saltflat.data.source import Source
 from saltflat.engine import clipping as clipping_functions
 from saltflat.engine.clipping import ClippingFunction
-from saltflat.mechanism.noise import noised
-from saltflat.mechanism.randomness import Randomness
+from saltflat.mechanism.exact import Grid, noised_on_grid
+from saltflat.mechanism.noise import gaussian, noised
+from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, Randomness
 from saltflat.mechanism.sampling import check_rows, draw
+from saltflat.mechanism.streams import CryptographicStream
 from saltflat.plan import AutomaticClipping, Clipping, PerLayerClipping, Phase, Plan, QuantileClipping
 from saltflat.record.agreement import sampling_facts
 from saltflat.record.ledger import Ledger, LedgerError
@@ -66,15 +68,23 @@ class Mechanism:
             queries=queries,
             sampling=sampling_facts(self.plan),
             clip_norm=clip_norm,
+            randomness=self.randomness.tier,
         )
         self.recorded = step
+
+    def grid(self, clip_norm: float) -> Grid | None:
+        """The grid of integers on which gradients are added up; None but in the exact tier."""
+        return Grid.for_clip_norm(clip_norm) if self.randomness.tier == TIER_EXACT else None
 
     def release(
         self, total: Mapping[str, Tensor], noise_multiplier: float, clip_norm: float
     ) -> dict[str, Tensor]:
-        """``(total + N(0, (σC)²)) / expected batch size``."""
+        """``(total + N(0, (σC)²)) / expected batch size``; in the exact tier, total and noise are integers."""
+        divisor, grid = self.plan.sampling.batch_size, self.grid(clip_norm)
+        if grid is not None:
+            return noised_on_grid(total, grid, noise_multiplier, divisor, self._stream())
         deviation = noise_multiplier * clip_norm if noise_multiplier else 0.0
-        return noised(total, deviation, self.plan.sampling.batch_size, self.randomness.noise)
+        return noised(total, deviation, divisor, self.randomness.noise)
 
     def release_count(self, count: float) -> float | None:
         """The share of gradients within the clip norm, noised; None unless the plan accounts for it.
@@ -84,9 +94,18 @@ class Mechanism:
         clipping = self.plan.clipping
         if not isinstance(clipping, QuantileClipping):
             return None
-        noise = torch.empty((), dtype=torch.float64, device=self.randomness.noise.device)
-        noise.normal_(0.0, clipping.count_noise, generator=self.randomness.noise)
-        return (count + float(noise)) / self.plan.sampling.batch_size + 0.5
+        if self.randomness.tier == TIER_EXACT:  # halves lie on the grid of one half
+            grid = Grid.for_clip_norm(0.5)
+            halves = {"count": torch.tensor(round(count / grid.step))}
+            noisy = noised_on_grid(halves, grid, 2 * clipping.count_noise, 1.0, self._stream())
+            return float(noisy["count"]) / self.plan.sampling.batch_size + 0.5
+        source = self.randomness.noise
+        drawn = float(gaussian(torch.Size([]), clipping.count_noise, source.device, source))
+        return (count + drawn) / self.plan.sampling.batch_size + 0.5
+
+    def _stream(self) -> CryptographicStream:
+        assert isinstance(self.randomness.noise, CryptographicStream)
+        return self.randomness.noise
 
     def noise_on_release(self, phase: Phase, clip_norm: float) -> float:
         """The standard deviation of the noise in each coordinate of a release: public."""
@@ -121,11 +140,17 @@ def clipping_function(clipping: Clipping) -> ClippingFunction:
 
 
 def build_mechanism(
-    plan: Plan, source: Source, ledger: Ledger, device: torch.device, seed: int | None
+    plan: Plan,
+    source: Source,
+    ledger: Ledger,
+    device: torch.device,
+    seed: int | None,
+    randomness: str = TIER_FAST,
 ) -> Mechanism:
-    """The mechanism of a plan over some data, with randomness of the right tier."""
-    randomness = Randomness.fresh(device) if seed is None else Randomness.from_seed(seed, device)
-    return Mechanism(plan, len(source), randomness, ledger)
+    """The mechanism of a plan over some data, with randomness of the tier that is asked for."""
+    if seed is None:
+        return Mechanism(plan, len(source), Randomness.fresh(device, randomness), ledger)
+    return Mechanism(plan, len(source), Randomness.from_seed(seed, device, randomness), ledger)
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

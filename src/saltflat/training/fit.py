@@ -42,6 +42,7 @@ def fit(
     device: torch.device | str | None = None,
     seed: int | None = None,
     micro_batch: int | None = None,
+    randomness: str | None = None,
     progress: bool | None = None,
     resume: str | Path | None = None,
     checkpoint_every: float = EVERY,
@@ -55,6 +56,8 @@ def fit(
     fraction of the plan that is done to a factor on the learning rate. ``groups`` gives each row the id of
     the person it belongs to, for plans whose unit is a person. ``public`` is data that an automatic switch
     may look at. ``out`` names the run folder. ``seed`` makes a repeatable test run, which is **not private**.
+    ``randomness`` is the tier of noise and sampling: ``"fast"`` (unless told otherwise), ``"secure"`` or
+    ``"exact"``.
 
     A run with a folder can be cut off at any point, and goes on with ``resume``, the folder's name, in place of
     ``out``: same model, data and settings; the plan may be left out. It keeps the releases since the last
@@ -77,7 +80,7 @@ def fit(
     session = prepare(
         model, data, plan, evaluate,
         loss_fn=loss_fn, optimizer=optimizer, schedule=schedule, groups=groups, public=public, out=out,
-        device=device, seed=seed, micro_batch=micro_batch,
+        device=device, seed=seed, micro_batch=micro_batch, randomness=randomness,
         resume=resume, checkpoint_every=checkpoint_every, facts=facts,
     )  # fmt: skip
     loop, folder = session.loop, session.folder

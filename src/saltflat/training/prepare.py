@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.people import People
-from saltflat.data.source import Examples, Source, as_source
+from saltflat.data.source import Examples, Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.errors import InputError, PrivacyWarning, SaltflatError, check_count, nearest
+from saltflat.mechanism.exact import Grid
+from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, check_tier
 from saltflat.mechanism.sampling import check_rows
 from saltflat.methods.multiplicity import views_of
 from saltflat.methods.optimizers import OptimizerFactory
@@ -24,12 +26,16 @@ from saltflat.plan import Multiplicity, Plan
 from saltflat.record.certificate import Certificate, certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
+from saltflat.training.alone import clipped_alone
 from saltflat.training.build import build_mechanism, trainable
 from saltflat.training.evaluate import evaluate
 from saltflat.training.keep import EVERY, Keeper, check_every, setup_of
 from saltflat.training.losses import check_targets, default_loss
 from saltflat.training.resume import check_setup, go_on, plan_of, read_checkpoint
 from saltflat.training.step import Loop, Schedule, build_optimizer, fetch, named_schedule
+
+LoopWith = Callable[[Ledger, int | None], Loop]
+"""From a ledger and a seed to a loop that records there."""
 
 
 class Settings(TypedDict, total=False):
@@ -44,6 +50,7 @@ class Settings(TypedDict, total=False):
     device: torch.device | str | None
     seed: int | None
     micro_batch: int | None
+    randomness: str | None
     resume: str | Path | None
     checkpoint_every: float
     facts: dict[str, Any] | None
@@ -141,6 +148,9 @@ def prepare(
     if micro_batch is not None:
         check_count("micro_batch", micro_batch)
     check_seed(seed)
+    tier = settings.get("randomness")
+    if tier is not None:
+        check_tier(tier)
     every = settings.get("checkpoint_every", EVERY)
     check_every(every)
     where = _placed(model, settings.get("device"))
@@ -162,12 +172,19 @@ def prepare(
             stacklevel=3,
         )
 
-    def loop_with(ledger: Ledger, seed: int | None) -> Loop:
-        mechanism = build_mechanism(plan, source, ledger, where, seed)
-        return Loop(model, source, plan, mechanism, loss, optimizer, schedule, where, micro_batch, public)
+    def loop_in(tier: str) -> LoopWith:
+        if tier == TIER_EXACT:
+            _rehearse_alone(model, source, loss, plan, where)
+
+        def loop_with(ledger: Ledger, seed: int | None) -> Loop:
+            mechanism = build_mechanism(plan, source, ledger, where, seed, tier)
+            return Loop(model, source, plan, mechanism, loss, optimizer, schedule, where, micro_batch, public)
+
+        return loop_with
 
     if resume is not None:
-        return _resumed(RunFolder.open(resume, "resume"), loop_with, rules, every, seed)
+        return _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier)
+    loop_with = loop_in(tier or TIER_FAST)
     if seed is not None:
         torch.manual_seed(seed)
     if out is None:
@@ -178,7 +195,7 @@ def prepare(
 
 def _begun(
     folder: RunFolder,
-    loop_with: Callable[[Ledger, int | None], Loop],
+    loop_with: LoopWith,
     rules: dict[str, str],
     every: float,
     seed: int | None,
@@ -203,10 +220,11 @@ def _begun(
 
 def _resumed(
     folder: RunFolder,
-    loop_with: Callable[[Ledger, int | None], Loop],
+    loop_in: Callable[[str], LoopWith],
     rules: dict[str, str],
     every: float,
     seed: int | None,
+    tier: str | None,
 ) -> Session:
     """A run that goes on where it was cut off."""
     folder.hold()
@@ -218,7 +236,7 @@ def _resumed(
             raise InputError("seed", seed, was, problem="differs from the run that is to go on",
                              cure="Leave the seed out.")  # fmt: skip
         check_seed(stored)
-        loop = loop_with(ledger, stored)
+        loop = loop_in(tier or facts["setup"]["randomness"])(ledger, stored)
         check_setup(loop, facts, stored)
         about = folder.read_json("run.json") or {}
         loop.keeper = Keeper(folder, ledger, facts["setup"], every)
@@ -348,4 +366,21 @@ def _rehearsed(
             "model", model, "a model that accepts a batch of this data, and a loss that accepts its output",
             problem=f"failed on the first rows: {error}",
             cure="Call loss_fn(model(inputs), targets) on a small batch to see where.",
+        ) from error  # fmt: skip
+
+
+def _rehearse_alone(
+    model: nn.Module, source: Source, loss: LossFunction, plan: Plan, device: torch.device
+) -> None:
+    """The exact tier takes every unit by itself: a model or plan that does not allow it is refused here."""
+    for phase in plan.phases:
+        Grid.for_clip_norm(phase.clip_norm)
+    rows = fetch(source, torch.tensor([0]), device)
+    try:
+        clipped_alone(model, loss, map_tensors(lambda t: t[:1], rows.inputs), rows.targets[:1], 1.0)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise InputError(
+            "randomness", "exact", "a model that accepts a batch of one row",
+            problem=f"failed on the first row alone: {error}",
+            cure="Use randomness='secure', or let the model take a single row.",
         ) from error  # fmt: skip

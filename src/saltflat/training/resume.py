@@ -13,6 +13,7 @@ from torch import nn
 
 import saltflat
 from saltflat.errors import InputError
+from saltflat.mechanism.randomness import TIERS
 from saltflat.plan import Plan
 from saltflat.record.agreement import check_agreement
 from saltflat.record.folder import RunFolder
@@ -86,6 +87,9 @@ def read_checkpoint(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any], 
         raise DamagedError("checkpoint/state.safetensors does not say what it is a checkpoint of.")
     if bool(ledger.entries[0].get("seeded")) != (setup.get("seed") is not None):
         raise DamagedError("The checkpoint and the ledger do not agree on whether the run has a seed.")
+    tier = ledger.entries[0].get("randomness")
+    if tier not in TIERS or setup.get("randomness") != tier:
+        raise DamagedError("The checkpoint and the ledger do not agree on a tier of randomness.")
     if len(ledger.entries) < count or ledger.entries[count - 1]["hash"] != head:
         raise LedgerError(
             f"The ledger has {len(ledger.entries)} entries and the checkpoint knows of {count}, or of others: "

@@ -132,7 +132,7 @@ def restore_generators(loop: Loop, tensors: Mapping[str, Tensor]) -> None:
         if (cuda := held.pop("cuda", None)) is not None:
             torch.cuda.set_rng_state(cuda, loop.device)
         loop.mechanism.randomness.restore(held)
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise DamagedError(
             f"The checkpoint does not hold the generators of a seeded run ({error})."
         ) from error

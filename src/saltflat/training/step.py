@@ -21,6 +21,7 @@ from saltflat.methods.averaging import AverageState
 from saltflat.methods.multiplicity import gaussian_displacements, views_of
 from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import FreshQuery, Phase, Plan, PreviousRelease
+from saltflat.training.alone import clipped_alone
 from saltflat.training.build import ClipNorms, Mechanism, clipping_function, trainable
 from saltflat.training.evaluate import evaluate
 
@@ -132,13 +133,13 @@ class Loop:
         self.mechanism.record(number, phase, clip_norm)
         if isinstance(phase.ascent, FreshQuery):
             queried, _ = self.sum_of_clipped(batch, clip_norm)
-            upward = self.mechanism.release(queried, phase.query_noises[0], clip_norm)
+            upward = self.released(queried, phase.query_noises[0], clip_norm)
             direction: dict[str, Tensor] | None = scaled_to(upward, phase.ascent.rho)
         else:
             direction = self.ascent.displacement(phase.ascent)
         with displaced(self.weights, direction):
             total, short = self.sum_of_clipped(batch, clip_norm)
-        gradient = self.mechanism.release(total, phase.sigma, clip_norm)
+        gradient = self.released(total, phase.sigma, clip_norm)
         share = self.mechanism.release_count(short)
         return Released(gradient, share, self.public_sharpness(phase, direction))
 
@@ -166,16 +167,26 @@ class Loop:
         if phase.reset_momentum and number in starts:
             self.optimizer.state.clear()
 
+    def released(self, total: dict[str, Tensor], sigma: float, clip_norm: float) -> dict[str, Tensor]:
+        """The release of a sum, in the type and on the device of the weights."""
+        release = self.mechanism.release(total, sigma, clip_norm)
+        return {name: release[name].to(weight.device, weight.dtype) for name, weight in self.weights.items()}
+
     def sum_of_clipped(self, batch: Tensor, clip_norm: float) -> tuple[dict[str, Tensor], float]:
         """The clipped sum over a batch of any size, and Σ (b − ½) over units with b = [norm ≤ clip norm].
 
-        Both are private until noise is added. An empty batch gives zeros.
+        Both are private until noise is added. An empty batch gives zeros. In the exact tier every unit is
+        taken alone and rounded to the grid, so that nothing of one can touch the last bits of another.
         """
-        total = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
+        grid = self.mechanism.grid(clip_norm)
+        total = {
+            name: torch.zeros(weight.shape, dtype=torch.int64) if grid else torch.zeros_like(weight)
+            for name, weight in self.weights.items()
+        }
         multiplicity = self.plan.multiplicity
         displacements = gaussian_displacements(self.weights, multiplicity)
         short = 0.0
-        for indices in batch.split(ROWS_AT_ONCE) if len(batch) else ():
+        for indices in batch.split(1 if grid else ROWS_AT_ONCE) if len(batch) else ():
             rows = fetch(self.source, indices, self.device)
             inputs, targets, each = rows.inputs, rows.targets, rows.each
             weights = None if rows.weights is None else rows.weights.to(self.dtype)
@@ -185,12 +196,12 @@ class Loop:
                 if weights is None:
                     weights = torch.ones(len(targets) // views, dtype=self.dtype, device=self.device)
                 weights, each = (weights / views).repeat_interleave(views), each * views
-            part = clipped_sum(
+            part = (clipped_alone if grid else clipped_sum)(
                 self.model, self.loss_fn, inputs, targets, clip_norm,
                 clipping=self.clip, rows_per_unit=each, row_weights=weights,
                 displacements=displacements, micro_batch=self.micro_batch,
             )  # fmt: skip
-            for name, value in part.grads.items():
+            for name, value in (grid.rounded(part.grads) if grid else part.grads).items():
                 total[name] += value
             short += float((part.norms <= clip_norm).sum()) - 0.5 * len(part.norms)
         return total, short

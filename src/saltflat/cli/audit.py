@@ -1,0 +1,68 @@
+"""``saltflat audit``: attack one's own mechanism, and say what was caught."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from saltflat.cli.run_options import data_options, merge_run_file, plan_options
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat audit --quick
+  saltflat audit runs/digits --data digits
+  saltflat audit --data digits --model mlp --method sai --epsilon 3 --delta 1e-4 --json
+  saltflat audit run.toml --randomness secure
+
+The exit code is 0 if nothing was caught, 1 if something was, 2 for bad input.
+"""
+)
+@click.argument("run", required=False, type=click.Path(exists=True))
+@data_options
+@click.option("--method", default="dp-sgd", show_default=True, help="As in: saltflat train.")
+@plan_options
+@click.option("--quick", is_flag=True, help="Fewer trials: under a minute for a small model on two cores.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="Do not say what is being tried.")
+@click.pass_context
+def command(ctx: click.Context, /, **params: Any) -> None:
+    """Attack the mechanism of a plan, and bound ε from below.
+
+    RUN is a run folder, whose plan, model and tier of randomness are audited, or a run file; without it, the
+    options describe the plan as those of train do. The data give the shape of a row only: the rows of an
+    audit are made up, so that it costs no budget.
+    """
+    run = params.pop("run")
+    folder = run if run is not None and Path(run).is_dir() else None
+    options = merge_run_file(ctx, None if folder else run, params)
+    from saltflat.audit import run as attack
+    from saltflat.cli.training_run import load_data, model_for, plan_for
+
+    data = load_data(options)
+    if folder is None:
+        model, name = model_for(data, options["model"])
+        plan = plan_for(data, options | {"model": name}, model)
+        randomness = options["randomness"]
+    else:
+        from saltflat.models import build
+        from saltflat.record.folder import RunFolder
+
+        opened = RunFolder.open(folder)
+        plan = opened.read_plan()
+        spec = opened.read_json("model.json")
+        model = build(spec["name"], **spec["overrides"]) if spec else model_for(data, options["model"])[0]
+        randomness = opened.tier() or options["randomness"]
+    quiet = options["quiet"] or options["as_json"]
+    report = attack(
+        model, data.train, plan,
+        randomness=randomness, quick=options["quick"],
+        announce=None if quiet else lambda text: click.echo(f"trying: {text}", err=True),
+    )  # fmt: skip
+    click.echo(json.dumps(report.to_dict()) if options["as_json"] else str(report))
+    if not report.passed:
+        ctx.exit(1)
