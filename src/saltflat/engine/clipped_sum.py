@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,9 @@ from saltflat.errors import InputError, check_count
 
 assert _rules  # importing them registers them
 
-# What a micro-batch may hold: small enough for a last-level cache, large enough for the matrix products.
-MICRO_BATCH_BYTES = 128 * 2**20
+# What the micro-batches of all lanes may hold together: large enough for the matrix products, and bounded on a
+# machine with many cores.
+MICRO_BATCH_BYTES = 512 * 2**20
 LARGEST_MICRO_BATCH = 4096
 # A batch whose records are smaller is left to one lane.
 WORTH_LANES = 32 * 2**20
@@ -125,7 +126,7 @@ def clipped_sum(
     norms = [by_row[start] for start in sorted(by_row)]
     names = {name: rule for each in done for name, rule in each.rules.items()}
     some = next(iter(parameters.values()))
-    empty = torch.zeros(0, dtype=some.abs().dtype, device=some.device)
+    empty = torch.zeros(0, dtype=some.dtype.to_real(), device=some.device)
     rules = {name: names.get(name, "unused") for name in parameters}
     return ClippedSum(grads, torch.cat(norms) if norms else empty, rules)
 
@@ -215,7 +216,7 @@ def _learn(first: _Adder, batch: Batch, units: int, wanted: int | None, facts: F
     before = torch.get_rng_state()
     uses = first.add(slice(0, count * batch.each), Workspace())
     facts.unit_bytes = _held_bytes(uses) // count
-    fits = MICRO_BATCH_BYTES // max(facts.unit_bytes, 1)
+    fits = MICRO_BATCH_BYTES // lanes.lane_count(list(first.parameters.values())) // max(facts.unit_bytes, 1)
     # A power of two, not below what the matrix products need.
     facts.micro_batch = min(LARGEST_MICRO_BATCH, 1 << max(fits.bit_length() - 1, 4))
     # Random draws would fall to the lanes by chance.
@@ -244,7 +245,7 @@ def _clip_and_sum(
             use.silence(broken)
         factors = {name: factor.masked_fill(broken, 0.0) for name, factor in factors.items()}
     sums = {name: use.weighted_sum(factors[name].to(parameters[name].dtype)) for name, use in uses.items()}
-    return total.to(next(iter(parameters.values())).abs().dtype), sums
+    return total.to(next(iter(parameters.values())).dtype.to_real()), sums
 
 
 def _micro_batches(start: int, units: int, size: int, many: int, each: int) -> Iterator[slice]:
@@ -271,5 +272,5 @@ def _tensors_of(use: Any) -> Iterator[Tensor]:
     for value in vars(use).values():
         if isinstance(value, Tensor):
             yield value
-        elif hasattr(value, "squared_norms"):
+        elif is_dataclass(value) and not isinstance(value, type):
             yield from _tensors_of(value)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from saltflat.engine import native
+from saltflat.engine.ghost import Centred, GhostMoments, Moments
 from saltflat.engine.uses import DirectUse, KernelUse, RowUse, Use
 
 # Numbers in the diagonal gradients that are carried back at once.
@@ -93,13 +94,13 @@ def _depends(weight: Tensor, parameter: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class _Form:
-    """``Jᵀ g`` of one parameter, channel by channel; ``along`` is the unit vector of the weight without its mean.
+    """``Jᵀ g`` of one parameter, channel by channel; ``along`` is the direction of the weight without its mean.
 
     For a kernel: ``rest · (g − mean(g) − along ⟨along, g⟩) + own · along ⟨along, g⟩``.
     For one number a channel (``rest`` is None): ``own · ⟨along, g⟩``.
     """
 
-    along: Tensor  # channels x numbers
+    weight: Centred
     own: Tensor  # channels
     rest: Tensor | None
 
@@ -114,11 +115,7 @@ class _Form:
         return squared + (self.rest.square() * left).sum(1)
 
 
-Moments = tuple[Tensor, Tensor, Tensor]
-"""Units x channels: the squared length of the gradient in the direction of the mean, along the weight, in all."""
-
-
-def _moments(grads: Tensor, along: Tensor) -> Moments:
+def moments_of(grads: Tensor, along: Tensor) -> Moments:
     """Of units x channels x numbers."""
     size = grads.shape[2]
     if native.fits(grads, along):
@@ -136,13 +133,12 @@ def _forms(weight: Tensor, parents: Sequence[Tensor]) -> list[_Form] | None:
     channels = len(weight)
     if any(p.shape != weight.shape and p.numel() != channels for p in parents):
         return None
-    centred = (
-        weight.detach() - weight.detach().flatten(1).mean(1).view(-1, *[1] * (weight.dim() - 1))
-    ).flatten(1)
-    length = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
+    flat = weight.detach().flatten(1)
+    mean = flat.mean(1)
+    length = torch.linalg.vector_norm(flat - mean[:, None], dim=1)
     if not bool((length > 0).all()):
         return None
-    along = centred / length
+    centred = Centred((flat - mean[:, None]) / length[:, None], mean, length)
     # Fixed directions: what is computed must not depend on how often somebody drew before. The probe makes draws
     # constant, but not these.
     with torch._C.DisableTorchFunction():
@@ -159,7 +155,7 @@ def _forms(weight: Tensor, parents: Sequence[Tensor]) -> list[_Form] | None:
             return None
         fit = _fit_kernel if parent.shape == weight.shape else _fit_scale
         form = fit(
-            along, [each.flatten(1) for each in tries], [answer.reshape(channels, -1) for answer in found]
+            centred, [each.flatten(1) for each in tries], [answer.reshape(channels, -1) for answer in found]
         )
         if form is None:
             return None
@@ -167,8 +163,8 @@ def _forms(weight: Tensor, parents: Sequence[Tensor]) -> list[_Form] | None:
     return forms
 
 
-def _fit_kernel(along: Tensor, tries: list[Tensor], answers: list[Tensor]) -> _Form | None:
-    eps = torch.finfo(along.dtype).eps
+def _fit_kernel(weight: Centred, tries: list[Tensor], answers: list[Tensor]) -> _Form | None:
+    along, eps = weight.along, torch.finfo(weight.along.dtype).eps
     own_tries = [(along * each).sum(1) for each in tries]
     own_answers = [(along * answer).sum(1) for answer in answers]
     rests = [t - t.mean(1, keepdim=True) - along * q[:, None] for t, q in zip(tries, own_tries)]
@@ -180,12 +176,12 @@ def _fit_kernel(along: Tensor, tries: list[Tensor], answers: list[Tensor]) -> _F
         misfit = torch.linalg.vector_norm(a - rest[:, None] * t, dim=1) + (answer - own * q).abs()
         if not bool((misfit <= MISFIT * eps * scale).all()):
             return None
-    return _Form(along, own, rest)
+    return _Form(weight, own, rest)
 
 
-def _fit_scale(along: Tensor, tries: list[Tensor], answers: list[Tensor]) -> _Form | None:
+def _fit_scale(weight: Centred, tries: list[Tensor], answers: list[Tensor]) -> _Form | None:
     """One number a channel, which scales the channel."""
-    eps = torch.finfo(along.dtype).eps
+    along, eps = weight.along, torch.finfo(weight.along.dtype).eps
     own_tries = [(along * each).sum(1) for each in tries]
     flat = [answer.squeeze(1) for answer in answers]
     own = _ratio([a * q for a, q in zip(flat, own_tries)], [q * q for q in own_tries])
@@ -193,7 +189,7 @@ def _fit_scale(along: Tensor, tries: list[Tensor], answers: list[Tensor]) -> _Fo
         scale = own.abs() * torch.linalg.vector_norm(each, dim=1)
         if not bool(((answer - own * q).abs() <= MISFIT * eps * scale).all()):
             return None
-    return _Form(along, own, None)
+    return _Form(weight, own, None)
 
 
 def _ratio(above: list[Tensor], below: list[Tensor]) -> Tensor:
@@ -210,14 +206,16 @@ class _Graph:
     _moments: Moments | None = None
     _sums: list[tuple[Tensor, tuple[Any, ...]]] = field(default_factory=list)
 
-    def moments(self, along: Tensor) -> Moments:
+    def moments(self, weight: Centred) -> Moments:
         """The moments of the gradients, which all parents of the weight ask for."""
         if self._moments is None:
-            if isinstance(self.use, KernelUse):  # as they lie in memory
-                along = self.use.as_stored(along.view(self.weight.shape)).flatten(1)
-                self._moments = _moments(self.use.grads.flatten(2), along)
+            if isinstance(self.use, GhostMoments):
+                self._moments = self.use.moments(weight)
+            elif isinstance(self.use, KernelUse):  # as they lie in memory
+                along = self.use.as_stored(weight.along.view(self.weight.shape)).flatten(1)
+                self._moments = moments_of(self.use.grads.flatten(2), along)
             else:
-                self._moments = _moments(self.use.gradients().flatten(2), along)
+                self._moments = moments_of(self.use.gradients().flatten(2), weight.along)
         return self._moments
 
     def weighted_sums(self, factors: Tensor) -> tuple[Any, ...]:
@@ -241,7 +239,7 @@ class _FormedUse:
     rule: str
 
     def squared_norms(self) -> Tensor:
-        return self.form.squared_norms(self.graph.moments(self.form.along))
+        return self.form.squared_norms(self.graph.moments(self.form.weight))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         found: Tensor = self.graph.weighted_sums(factors)[self.place]

@@ -10,7 +10,7 @@ Reference: Li et al. 2022.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from torch import Tensor
 # A ghost norm is a difference of large numbers when the terms of a sequence cancel. Below this
 # fraction of its terms, float32 cannot be trusted to bound the norm, and the unit is computed in float64.
 CANCELLATION = 3e-2
+# Taken channel by channel, terms cancel more, and errors average out over the channels.
+CANCELLATION_BY_CHANNEL = 4e-3
 # The square of a short vector can vanish in float32; beside a vector longer than this it would matter.
 LONG = 1e10
 
@@ -36,6 +38,27 @@ class Ghost(Protocol):
 
 Gram = tuple[Tensor, Tensor, Tensor]
 """By unit: the squared norm, the sum of its terms without their signs, the longest vector squared."""
+
+
+Moments = tuple[Tensor, Tensor, Tensor]
+"""Units x channels: the squared length of the gradient in the direction of the mean, along the weight, in all."""
+
+
+class Centred(NamedTuple):
+    """A weight without its mean, channel by channel: ``weight = mean + length · along``."""
+
+    along: Tensor  # channels x numbers, of length 1
+    mean: Tensor  # channels
+    length: Tensor  # channels
+
+
+@runtime_checkable
+class GhostMoments(Protocol):
+    """A use that knows the moments of its gradients without the gradients."""
+
+    def moments(self, weight: Centred) -> Moments:
+        """The moments; the lengths may be overstated by a rounding, never understated."""
+        ...
 
 
 def product_of_norms(left: Tensor, right: Tensor) -> Tensor:
@@ -59,6 +82,14 @@ def gram_norms(gram: Tensor, other: Tensor) -> Gram:
     return gram.sum(dim=(1, 2)), torch.linalg.vector_norm(gram, ord=1, dim=(1, 2)), longest
 
 
+def gram_moments(patches: Tensor, outer: Tensor) -> Gram:
+    """By unit and channel: the norms of ``Σ_t outer[t, c] · patch[t]``, from the Gram matrices of the patches."""
+    longest = torch.maximum(_diagonal(patches), outer.square().sum(2)).amax(1)
+    squared = (torch.bmm(patches, outer) * outer).sum(1)
+    sizes = outer.abs()
+    return squared, (torch.bmm(patches.abs(), sizes) * sizes).sum(1), longest
+
+
 def tied_gram(left: Tensor, right: Tensor, index: Tensor, grad: Tensor) -> Gram:
     outer, outer_terms, longest = outer_gram(left, right)
     lookup = torch.bmm(grad, grad.mT) * (index[:, :, None] == index[:, None, :])
@@ -79,7 +110,7 @@ def resolved(form: Callable[..., Gram], *parts: Tensor) -> tuple[Tensor, Tensor 
     overstated, never understated.
     """
     squared, terms, longest = form(*parts)
-    doubtful = ((squared < CANCELLATION * terms) | (longest > LONG**2)) & torch.isfinite(terms)
+    doubtful = in_doubt(squared, terms, longest)
     if not bool(doubtful.any()):
         return squared, None
     rows = [part[doubtful] for part in parts]
@@ -87,6 +118,11 @@ def resolved(form: Callable[..., Gram], *parts: Tensor) -> tuple[Tensor, Tensor 
     squared = squared.double()
     squared[doubtful] = exact + 1e-14 * exact_terms
     return squared, doubtful
+
+
+def in_doubt(squared: Tensor, terms: Tensor, longest: Tensor, fraction: float = CANCELLATION) -> Tensor:
+    """The units whose norms float32 cannot be trusted with."""
+    return ((squared < fraction * terms) | (longest > LONG**2)) & torch.isfinite(terms)
 
 
 def careful_sum(use: Ghost, factors: Tensor, doubtful: Tensor | None) -> Tensor:

@@ -62,6 +62,13 @@ class Geometry:
             for first, n, step in zip(firsts, positions, self.stride)
         )
 
+    def positions(self, space: torch.Size) -> torch.Size:
+        """The size of the output's map, for an input's; not for a transposed convolution."""
+        reach = [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation)]
+        return torch.Size(
+            (n + 2 * p - r) // step + 1 for n, p, r, step in zip(space, self.padding, reach, self.stride)
+        )
+
     def sides(self) -> list[int]:
         """The padding as `torch.nn.functional.pad` takes it: both sides of the last dimension first."""
         return [p for p in reversed(self.padding) for _ in range(2)]

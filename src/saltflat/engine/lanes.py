@@ -78,6 +78,9 @@ class _Pool:
         torch.set_num_threads(before)  # the threads told torch of theirs, which new threads would take over
 
 
+KEPT_BYTES = 2**30
+
+
 @lru_cache(maxsize=1)
 def keep_freed_memory() -> None:
     """Let freed memory stay with the process, up to 1 GiB, instead of being fetched page by page again.
@@ -85,12 +88,21 @@ def keep_freed_memory() -> None:
     The C library gives large blocks back to the system at once, and small heaps are all that its other threads
     get: a micro-batch in a lane then meets tens of thousands of page faults (measured: a tenth of its time).
     """
-    if platform.libc_ver()[0] != "glibc" or os.environ.get("SALTFLAT_KEEP_MEMORY") == "0":
-        return
+    if keeps_freed_memory():
+        set_thresholds(KEPT_BYTES, KEPT_BYTES)
+
+
+def keeps_freed_memory() -> bool:
+    """Whether this C library can be told to keep memory, and nobody forbids it."""
+    return platform.libc_ver()[0] == "glibc" and os.environ.get("SALTFLAT_KEEP_MEMORY") != "0"
+
+
+def set_thresholds(kept: int, on_the_heap: int) -> None:
+    """How many free bytes the heap keeps, and up to which size a block lies on it."""
     trim_threshold, mmap_threshold = -1, -3  # as in malloc.h
     library = ctypes.CDLL(None)
-    for option in (trim_threshold, mmap_threshold):
-        library.mallopt(option, 2**30)
+    library.mallopt(trim_threshold, kept)
+    library.mallopt(mmap_threshold, on_the_heap)
 
 
 def _keep_to_this_thread() -> None:

@@ -145,7 +145,7 @@ class Tape(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._backwards and not torch.is_grad_enabled():
+        if func in _QUESTIONS or (self._backwards and not torch.is_grad_enabled()):
             return func(*args, **kwargs)
         tensors = list(_tensors(*what_goes_in(func, args, kwargs)))
         slots = self.slots
@@ -309,11 +309,10 @@ class Tape(TorchFunctionMode):
 def gradients_of(losses: Tensor, inputs: list[Tensor], tape: Tape | None = None) -> tuple[Tensor | None, ...]:
     """Autograd of the summed losses. A checkpointed part runs forward again, under the same tape."""
     edges = [get_gradient_edge(t) for t in inputs]  # edges, not tensors: the tape must not see this call
+    start, ones = get_gradient_edge(losses), torch.ones_like(losses)
     try:
         with tape or nullcontext():
-            return torch.autograd.grad(
-                get_gradient_edge(losses), edges, torch.ones_like(losses), allow_unused=True
-            )
+            return torch.autograd.grad(start, edges, ones, allow_unused=True)
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
@@ -345,6 +344,15 @@ def bias_use(tape: Tape, grad: Tensor, rule: str = "linear") -> DirectUse:
 _EXPANSIONS = {
     Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.broadcast_to, Tensor.repeat, Tensor.tile,
     torch.tile,
+}  # fmt: skip
+
+
+# Their answers hold no rows.
+_QUESTIONS = {
+    Tensor.dim, Tensor.size, Tensor.numel, Tensor.stride, Tensor.__len__, Tensor.is_floating_point, Tensor.is_complex,
+    Tensor.is_contiguous, Tensor.element_size, Tensor.get_device,
+    *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "requires_grad", "ndim", "layout")),
+    *(getattr(Tensor, name).__get__ for name in ("is_leaf", "grad_fn", "output_nr", "is_sparse", "is_cuda")),
 }  # fmt: skip
 
 

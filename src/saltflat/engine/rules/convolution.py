@@ -15,11 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.ghost import Gram, careful_sum, gram_norms, resolved
+from saltflat.engine.derived import moments_of
+from saltflat.engine.ghost import (
+    CANCELLATION_BY_CHANNEL,
+    Centred,
+    Gram,
+    Moments,
+    careful_sum,
+    gram_moments,
+    gram_norms,
+    in_doubt,
+    resolved,
+)
 from saltflat.engine.kernels import Geometry, gram_work, kernel_gradients, patch_gram
 from saltflat.engine.rules.linear import value_of
-from saltflat.engine.tape import Slot, Tape, rule, unwatched
-from saltflat.engine.uses import DirectUse, KernelUse, ghost_is_cheaper, without
+from saltflat.engine.tape import Tape, rule, unwatched
+from saltflat.engine.uses import DirectUse, KernelUse, Use, ghost_is_cheaper, without
 from saltflat.engine.workspace import Workspace
 
 
@@ -33,23 +44,29 @@ class _Convolution(torch.autograd.Function):
         geometry: Geometry,
         anchor: Tensor,
         record: Any,
+        keep: bool,
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.geometry, ctx.record = geometry, record
-        return geometry.forward(x, weight, bias)
+        out = geometry.forward(x, weight, bias)
+        # Not saved by autograd: the next layer may write into it, which only means that it is of no use later.
+        ctx.outputs = (out.detach(), out._version) if keep else None
+        return out
 
     @staticmethod
     @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
         x, weight = ctx.saved_tensors
-        ctx.record(x.detach(), grad)
+        kept, ctx.outputs = ctx.outputs, None
+        outputs = None if kept is None or kept[0]._version != kept[1] else kept[0]
+        ctx.record(x.detach(), grad, outputs)
         back = (
             ctx.geometry.backward(grad, x, weight, [True, False, False])[0]
             if ctx.needs_input_grad[0]
             else None
         )
-        return back, None, None, None, None, None
+        return back, None, None, None, None, None, None
 
 
 @dataclass
@@ -62,6 +79,7 @@ class GhostKernelUse:
     geometry: Geometry
     units: int
     rule: str = "convolution"
+    outputs: Tensor | None = None  # of the layer, without its bias
     _doubtful: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
@@ -76,6 +94,35 @@ class GhostKernelUse:
         parts = [side.unflatten(0, (self.units, each)) for side in roles(self.geometry, self.x, self.grad)]
         squared, self._doubtful = resolved(form, *parts)
         return squared
+
+    def moments(self, weight: Centred) -> Moments:
+        """Of the gradients ``Σ_t grad[t, c] · patch[t]`` of the channels c; ``⟨weight[c], patch[t]⟩`` is the output."""
+        units, channels, size = self.units, self.grad.shape[1], weight.along.shape[1]
+
+        def by_position(maps: Tensor) -> Tensor:
+            return maps.movedim(1, -1).reshape(units, -1, maps.shape[1])
+
+        outer = by_position(self.grad)
+        outputs = self.geometry.forward(self.x, self.weight, None) if self.outputs is None else self.outputs
+        ones = self.x.new_ones(1, 1, *self.geometry.kernel)
+        sums = self.geometry.forward(self.x.sum(1, keepdim=True), ones, None)  # of all numbers in a patch
+        total = torch.bmm(outer.mT, by_position(sums)).squeeze(2)
+        product = ((outer * by_position(outputs)).sum(1) - weight.mean * total) / weight.length
+        patches = patch_gram(self.x, units, self.geometry, self.grad.shape[2:])
+        squared, terms, longest = gram_moments(patches, outer)
+        found = [
+            total.square() / size,
+            product.square(),
+            squared + 4 * torch.finfo(squared.dtype).eps * terms,
+        ]
+        doubtful = in_doubt(squared.sum(1), terms.sum(1), longest, CANCELLATION_BY_CHANNEL)
+        if bool(doubtful.any()):
+            self._doubtful = doubtful
+            exact = self.chosen(doubtful).gradients().reshape(-1, channels, size)
+            found = [values.double() for values in found]
+            for values, better in zip(found, moments_of(exact, weight.along.double())):
+                values[doubtful] = better
+        return found[0], found[1], found[2]
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         return careful_sum(self, factors, self._doubtful)
@@ -113,16 +160,15 @@ def per_unit(inputs: Tensor, grad: Tensor, geometry: Geometry, units: int, works
     return KernelUse(rows.reshape(units, each, *rows.shape[1:]).sum(1))
 
 
-def _kernel_use(tape: Tape, x: Tensor, grad: Tensor, slot: Slot, weight: Tensor, geometry: Geometry) -> Any:
-    tape.require_backward()
-    inputs, outer = roles(geometry, x, grad)
-    # Without the gradients of a derived weight there would be nothing to pull back.
-    if geometry.groups == 1 and slot.is_parameter:
-        work = gram_work(inputs, tape.units, geometry, outer.shape[2:], outer.shape[1])
-        positions = math.prod(outer.shape[2:]) * (len(outer) // tape.units)
-        if ghost_is_cheaper(tape.units, positions, len(weight), math.prod(weight.shape[1:]), work):
-            return GhostKernelUse(x, grad, weight, geometry, tape.units)
-    return per_unit(inputs, outer, geometry, tape.units, tape.workspace)
+def _prefers_ghost(
+    units: int, inputs: Tensor, positions: torch.Size, weight: Tensor, geometry: Geometry
+) -> bool:
+    """Whether Gram matrices are less work than gradients; ``inputs`` and ``positions`` are as in `roles`."""
+    if geometry.groups != 1:
+        return False
+    work = gram_work(inputs, units, geometry, positions, len(weight))
+    length = math.prod(positions) * (len(inputs) // units)
+    return ghost_is_cheaper(units, length, len(weight), math.prod(weight.shape[1:]), work)
 
 
 def _resolve(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -166,17 +212,35 @@ def _convolution_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         x = x.contiguous(memory_format=torch.channels_last)
     weight_slot, bias_slot = tape.slot_of(weight), tape.slot_of(bias)
 
-    def record(inputs: Tensor, grad: Tensor) -> None:
+    value, shift = value_of(weight_slot, weight), value_of(bias_slot, bias)
+    if spatial == 2:
+        value = _channels_last(tape, value, weight)
+    # The norms of a derived weight's gradients are read off the outputs too.
+    derived = weight_slot is not None and not weight_slot.is_parameter
+    keep = (
+        derived
+        and not geometry.transposed
+        and _prefers_ghost(tape.units, x, geometry.positions(x.shape[2:]), value, geometry)
+    )
+
+    def record(inputs: Tensor, grad: Tensor, outputs: Tensor | None) -> None:
         if weight_slot is not None:
-            weight_slot.add(_kernel_use(tape, inputs, grad, weight_slot, value, geometry))
+            tape.require_backward()
+            sides = roles(geometry, inputs, grad)
+            if keep or (
+                not derived and _prefers_ghost(tape.units, sides[0], sides[1].shape[2:], value, geometry)
+            ):
+                if outputs is not None and shift is not None:
+                    outputs = outputs - shift.view(-1, *[1] * spatial)
+                use: Use = GhostKernelUse(inputs, grad, value, geometry, tape.units, outputs=outputs)
+            else:
+                use = per_unit(*sides, geometry, tape.units, tape.workspace)
+            weight_slot.add(use)
         if bias_slot is not None:
             sums = grad.flatten(2).sum(2)
             bias_slot.add(DirectUse(sums.view(tape.units, -1, grad.shape[1]).sum(1), rule="convolution"))
 
-    value, shift = value_of(weight_slot, weight), value_of(bias_slot, bias)
-    if spatial == 2:
-        value = _channels_last(tape, value, weight)
-    return _Convolution.apply(x, value, shift, geometry, tape.anchor, record)
+    return _Convolution.apply(x, value, shift, geometry, tape.anchor, record, keep)
 
 
 def _channels_last(tape: Tape, value: Tensor, weight: Tensor) -> Tensor:
