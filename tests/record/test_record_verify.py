@@ -165,9 +165,7 @@ COVERED = (
 
 
 def test_every_changed_byte_is_found(run: Path) -> None:
-    """500 of them, in every file. Fails when the certificate's own hash, its spelling, or the page is not
-    compared (tried).
-    """
+    """500 of them, in every file. Fails when the certificate's own hash, or the page, is not compared (tried)."""
     rng = random.Random(2024)
     for number in range(500):
         name = COVERED[number % len(COVERED)]
@@ -186,6 +184,7 @@ def test_every_changed_byte_is_found(run: Path) -> None:
 def test_added_missing_and_empty_content_is_found(run: Path, name: str) -> None:
     content = (run / name).read_bytes()
     for changed in (
+        content.replace(b" ", b"\t", 1) if b" " in content else b" ",  # the same to a reader of JSON
         content + b" ",
         content + b"\n",
         content[:-1],
