@@ -19,6 +19,7 @@ SAYS = {
     "own_loop": "the plan's ε = 3.000",
     "own_model": "mixing         direct (derived weight)",
     "people": "when one person is added or removed",
+    "verify": "after one bit was changed: files failed",
 }
 SLOW = {"compose", "own_model", "people"}
 

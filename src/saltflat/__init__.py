@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
     from saltflat.plan import Budget, Phase, Plan
+    from saltflat.record.verify import verify
     from saltflat.training.fit import fit, steps
     from saltflat.training.prepare import layer_rules
     from saltflat.training.run import Run
@@ -37,6 +38,7 @@ _HOMES = {
     "fit": "saltflat.training.fit",
     "layer_rules": "saltflat.training.prepare",
     "steps": "saltflat.training.fit",
+    "verify": "saltflat.record.verify",
 }
 _CHAPTERS = ("audit", "data", "models", "plans", "theory")
 
@@ -60,6 +62,7 @@ __all__ = [
     "plans",
     "steps",
     "theory",
+    "verify",
 ]
 
 

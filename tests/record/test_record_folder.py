@@ -27,7 +27,7 @@ COMMON: dict[str, Any] = {
 
 
 def certificate_of(plan: Plan, **facts: Any) -> dict[str, Any]:
-    settings = {"randomness": "fast", "seeded": False, "weights_hash": None} | facts
+    settings = {"randomness": "fast", "seeded": False} | facts
     return certify(plan, Ledger(), **settings).data
 
 
@@ -40,7 +40,7 @@ def test_a_run_folder_holds_what_the_run_was(tmp_path: Path) -> None:
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert files == {
         "plan.json", "ledger.jsonl", "weights.safetensors", "average.safetensors", "metrics.jsonl",
-        "certificate.json", "model.json", "run.json",
+        "certificate.json", "certificate.html", "model.json", "run.json",
     }  # fmt: skip
     assert Plan.load(tmp_path / "run" / "plan.json") == plan
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
@@ -49,7 +49,8 @@ def test_a_run_folder_holds_what_the_run_was(tmp_path: Path) -> None:
     assert stored["ledger_entries"] == len(ledger.entries) == 11
     assert stored["plan_hash"] == plan.hash == ledger.entries[0]["plan_hash"]
     weights = (tmp_path / "run" / "weights.safetensors").read_bytes()
-    assert stored["weights_sha256"] == hashlib.sha256(weights).hexdigest()
+    assert stored["files"]["weights.safetensors"] == hashlib.sha256(weights).hexdigest()
+    assert set(stored["files"]) == files - {"certificate.json", "certificate.html"}
     assert run.folder == tmp_path / "run"
 
 
@@ -140,7 +141,7 @@ def test_what_is_not_private_claims_nothing() -> None:
 
 def test_a_certificate_in_words() -> None:
     plan = plans.dp_sgd(relation="zero-out", **COMMON)
-    text = str(certify(plan, Ledger(), randomness="fast", seeded=False, weights_hash=None))
+    text = str(certify(plan, Ledger(), randomness="fast", seeded=False))
     for words in (
         f"ε = {plan.epsilon:.4g}", "δ = 0.001", "emptied", "replaced by another", "rate 0.2 of 40 declared",
         "divided by 8, a public constant", "PLD", "10 planned releases", "Not covered", "tuning",
@@ -149,7 +150,7 @@ def test_a_certificate_in_words() -> None:
         assert words in text
     bare = certify(
         plans.sgd(**{k: v for k, v in COMMON.items() if k != "noise_multiplier"}), Ledger(),
-        randomness="fast", seeded=False, weights_hash=None,
+        randomness="fast", seeded=False,
     )  # fmt: skip
     assert str(bare).startswith("NOT PRIVATE")
     assert bare.epsilon == math.inf
@@ -159,9 +160,11 @@ def test_a_newer_certificate_is_refused_by_name(tmp_path: Path) -> None:
     data = certificate_of(plans.dp_sgd(**COMMON))
     RunFolder(tmp_path).write_json("certificate.json", data)
     assert RunFolder(tmp_path).read_certificate().data == data
-    RunFolder(tmp_path).write_json("certificate.json", data | {"saltflat_certificate": 2})
-    with pytest.raises(InputError, match="certificate=2"):
+    RunFolder(tmp_path).write_json("certificate.json", data | {"saltflat_certificate": 3})
+    with pytest.raises(InputError, match="certificate=3"):
         RunFolder(tmp_path).read_certificate()
+    RunFolder(tmp_path).write_json("certificate.json", data | {"saltflat_certificate": 1})
+    assert RunFolder(tmp_path).read_certificate().epsilon == data["epsilon"]
 
 
 def test_tied_weights_can_be_stored(tmp_path: Path) -> None:

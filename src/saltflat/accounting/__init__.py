@@ -12,7 +12,8 @@ from saltflat.accounting.epsilon import (
     replace_one_epsilon,
     used_grid,
 )
-from saltflat.accounting.events import SampledGaussian, combined_noise
+from saltflat.accounting.events import SampledGaussian, combined_noise, merged, shares
+from saltflat.accounting.second import second_epsilon
 
 __all__ = [
     "COARSE",
@@ -24,8 +25,11 @@ __all__ = [
     "delta_at",
     "epsilon",
     "least_scale",
+    "merged",
     "rdp_epsilon",
     "replace_one_epsilon",
     "rounded_up",
+    "second_epsilon",
+    "shares",
     "used_grid",
 ]

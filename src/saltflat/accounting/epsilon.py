@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from saltflat.accounting.events import SampledGaussian
+from saltflat.accounting.events import SampledGaussian, merged
 from saltflat.errors import InputError, is_number
 
 Accountant = Literal["pld", "rdp"]
@@ -23,6 +24,10 @@ FINE = 1e-4
 # How many points the privacy loss of one release may have. Little noise makes it long: at σ = 0.05 on the
 # fine grid, composing it would take minutes and gigabytes.
 POINTS = 110_000
+# How many points the privacy loss of all releases together may have: some hundred megabytes, some seconds.
+TOTAL_POINTS = 4_000_000
+# Beyond this grid, ε is in the thousands or millions. A formula then does as well as a distribution.
+WIDEST = 0.05
 
 
 def check_delta(delta: float) -> None:
@@ -51,12 +56,14 @@ def epsilon(
     1.0
     """
     check_delta(delta)
-    live = [event for event in events if event.steps > 0]
+    live = merged(events)
     if not live:
         return 0.0
     if not all(event.is_private for event in live):
         return math.inf
-    return _epsilon(tuple(live), delta, accountant, relation, grid)
+    if accountant == "pld" and used_grid(live, grid) > WIDEST:
+        return _unsampled_bound(live, delta, relation)
+    return _epsilon(live, delta, accountant, relation, grid)
 
 
 @functools.lru_cache(maxsize=4096)  # a pure function of values, asked again by tables, runs and certificates
@@ -68,10 +75,10 @@ def _epsilon(
 
 def delta_at(events: Sequence[SampledGaussian], target_epsilon: float, *, grid: float = FINE) -> float:
     """The δ at a given ε, by PLD, add/remove one."""
-    live = [event for event in events if event.steps > 0]
+    live = merged(events)
     if not live:
         return 0.0
-    if not all(event.is_private for event in live):
+    if not all(event.is_private for event in live) or used_grid(live, grid) > WIDEST:
         return 1.0
     return float(_composed(live, "pld", "add-remove", grid).get_delta(target_epsilon))
 
@@ -98,9 +105,32 @@ def used_grid(events: Sequence[SampledGaussian], grid: float = FINE) -> float:
     >>> used_grid([SampledGaussian(1.0, 0.1, 100)])
     0.0001
     """
-    least = min((event.noise_multiplier for event in events if event.steps and event.is_private), default=1.0)
+    live = [event for event in merged(events) if event.is_private]
+    least = min((event.noise_multiplier for event in live), default=1.0)
+    if least < 1e-100:
+        return math.inf
     reach = 0.5 / least**2 + 10 / least  # the privacy loss of one release, ten standard deviations out
-    return max(grid, reach / POINTS)
+    spread = 20 * math.sqrt(math.fsum(event.steps * _variance(event) for event in live))
+    return max(grid, reach / POINTS, (reach + spread) / TOTAL_POINTS)
+
+
+def _variance(event: SampledGaussian) -> float:
+    """About the variance of the privacy loss of one release. It chooses grids; nothing else rests on it."""
+    whole = event.noise_multiplier**-2
+    return whole if whole > 30 else min(whole, event.rate**2 * math.expm1(whole))
+
+
+def _unsampled_bound(events: Sequence[SampledGaussian], delta: float, relation: Relation) -> float:
+    """ε as if every batch held all rows, from the formula of one Gaussian: an upper bound, near where ε is huge.
+
+    One Gaussian with mean shift μ has δ(ε) <= Φ(μ/2 − ε/μ) (Balle & Wang 2018, theorem 5).
+    """
+    step = 2.0 if relation == "replace-one" else 1.0
+    parts = [math.sqrt(event.steps) / event.noise_multiplier for event in events]
+    shift = step * math.hypot(*parts)
+    # the normal quantile of a δ below the least it can take is bounded by sqrt(2 log 1/δ)
+    beyond = -statistics.NormalDist().inv_cdf(delta) if delta > 1e-300 else math.sqrt(-2 * math.log(delta))
+    return shift * (shift / 2 + max(0.0, beyond))
 
 
 class UnsupportedError(Exception):

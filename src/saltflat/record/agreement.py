@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from saltflat.plan import Plan
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from saltflat.errors import is_number
+from saltflat.plan import Plan, QuantileClipping
+from saltflat.record.canonical import same
 from saltflat.record.ledger import Ledger, LedgerError
 
 
@@ -16,28 +22,27 @@ def check_agreement(ledger: Ledger, plan: Plan) -> None:
         raise LedgerError("The ledger does not begin with the entry that opens a run.")
     if ledger.entries[0].get("plan_hash") != plan.hash:
         raise LedgerError("The ledger is that of another plan: the hash of the plan differs.")
-    facts = sampling_facts(plan)
-    step = 0
-    for entry in ledger.entries[1:]:
-        if entry["kind"] != "release":
-            continue
-        step += 1
-        if step > plan.steps:
+    expected = _expected(plan, ledger.entries[0].get("randomness"))
+    releases = (entry for entry in ledger.entries[1:] if entry["kind"] == "release")
+    for step, entry in enumerate(releases, start=1):
+        facts = next(expected, None)
+        if facts is None:
             raise LedgerError(f"The ledger records more releases than the plan's {plan.steps}.")
-        number = plan.phase_number(step - 1)
-        noises = list(plan.query_noises(plan.phases[number]))
-        expected = {
-            "step": step,
-            "phase": number,
-            "noise_multipliers": noises,
-            "queries": len(noises),
-            "randomness": ledger.entries[0].get("randomness"),
-        } | facts
-        for key, value in expected.items():
-            if entry.get(key) != value:
+        for key, value in ({"step": step} | facts).items():
+            if not same(entry.get(key), value):
                 raise LedgerError(
                     f"Entry {entry['entry']} of the ledger has {key} = {entry.get(key)!r}; the plan says {value!r}."
                 )
+
+
+def _expected(plan: Plan, tier: object) -> Iterator[dict[str, object]]:
+    """What the ledger should say of each step, in order."""
+    for number, phase in enumerate(plan.phases):
+        noises = list(plan.query_noises(phase))
+        facts = {
+            "phase": number, "noise_multipliers": noises, "queries": len(noises), "randomness": tier,
+        } | sampling_facts(plan)  # fmt: skip
+        yield from itertools.repeat(facts, phase.steps)
 
 
 def sampling_facts(plan: Plan) -> dict[str, object]:
@@ -47,3 +52,70 @@ def sampling_facts(plan: Plan) -> dict[str, object]:
     if (cap := getattr(sampling, "cap", None)) is not None:
         facts |= {"population": sampling.population, "cap": cap}
     return facts
+
+
+_LINKS = {"entry", "kind", "previous", "hash"}
+_KEYS = {
+    "run": _LINKS | {"format", "plan_hash", "randomness", "seeded", "planned_releases"},
+    "release": _LINKS | {
+        "plan_hash", "step", "phase", "queries", "noise_multipliers", "clip_norm", "sampler", "rate", "randomness",
+    },
+    "resume": _LINKS | {"step", "replayed", "lost", "randomness"},
+}  # fmt: skip
+
+
+def check_entries(ledger: Ledger, plan: Plan) -> None:
+    """Refuse a ledger with anything in it that a run of this plan would not have written.
+
+    Stricter than `check_agreement`, which must hold as well: no entry of another kind, no key too many or too
+    few, one tier, the planned clip norms, and resumes that go on where the releases before them ended.
+    """
+    check_agreement(ledger, plan)
+    opened = ledger.entries[0]
+    seeded = opened.get("seeded") is True
+    recorded = 0
+    for entry in ledger.entries:
+        kind, number = entry["kind"], entry["entry"]
+        keys = _KEYS.get(kind, set())
+        if kind == "release" and "cap" in sampling_facts(plan):
+            keys = keys | {"cap", "population"}
+        if (kind == "run") != (number == 0) or entry.keys() != keys:
+            raise LedgerError(f"Entry {number} of the ledger is not one that a run writes there.")
+        wanted: dict[str, Any] = {"randomness": opened["randomness"]}
+        if kind == "run":
+            wanted |= {"planned_releases": plan.steps, "seeded": seeded}
+        elif kind == "release":
+            recorded += 1
+            wanted |= {"plan_hash": plan.hash}
+            _check_clip_norm(entry, plan)
+        else:
+            _check_resume(entry, recorded, seeded=seeded)
+        for key, value in wanted.items():
+            if not same(entry[key], value):
+                raise LedgerError(
+                    f"Entry {number} of the ledger has {key} = {entry[key]!r}; expected {value!r}."
+                )
+
+
+def _check_clip_norm(entry: dict[str, Any], plan: Plan) -> None:
+    stated, planned = entry["clip_norm"], plan.phases[entry["phase"]].clip_norm
+    value = float("inf") if stated == "inf" else stated
+    adapts = isinstance(plan.clipping, QuantileClipping)
+    if not is_number(value) or not (0 < value < float("inf") if adapts else value == planned):
+        raise LedgerError(
+            f"Entry {entry['entry']} of the ledger has clip_norm = {stated!r}; the plan says {planned!r}."
+        )
+
+
+def _check_resume(entry: dict[str, Any], recorded: int, *, seeded: bool) -> None:
+    """A run goes on after the last recorded step; a seeded one may draw a lost release again."""
+    step, replayed, lost = entry["step"], entry["replayed"], entry["lost"]
+    counts = [step, replayed, *lost] if isinstance(lost, list) else [None]
+    sound = all(type(count) is int and count >= 0 for count in counts)
+    if sound:
+        sound = (step <= recorded if seeded else step == recorded) and replayed <= step
+        sound = sound and lost == list(range(step - len(lost) + 1, step + 1)) and len(lost) <= step
+    if not sound:
+        raise LedgerError(
+            f"Entry {entry['entry']} of the ledger does not go on where the releases before it end."
+        )

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import saltflat
-from saltflat.accounting import used_grid
+from saltflat.accounting import shares, used_grid
 from saltflat.errors import InputError
 from saltflat.plan import Plan
+from saltflat.record.agreement import sampling_facts
+from saltflat.record.canonical import fingerprint
 from saltflat.record.ledger import Ledger
+from saltflat.record.page import page_of
 
-FORMAT = 1
+FORMAT = 2
+"""2: hashes of all files, of the page and of the certificate itself; shares of phases; caps. 1 is still read."""
+
+FILES = (
+    "plan.json", "ledger.jsonl", "weights.safetensors", "average.safetensors", "metrics.jsonl", "model.json",
+    "run.json",
+)  # fmt: skip
+"""What a certificate vouches for, byte by byte. The page and the certificate have hashes of their own."""
+
+SEALS = ("page_sha256", "certificate_sha256")
 
 NOT_COVERED = (
     "tuning: choosing settings by looking at results on the same private data",
@@ -21,6 +35,9 @@ NOT_COVERED = (
     "diagnostics on private data: losses, gradient norms or curvature of private rows",
     "checks before the start: a run that was refused because of a label outside the classes says so",
     "public statistics: numbers declared in the plan, such as the population and the classes",
+    "seeded noise: a run with a fixed seed is a test run, and claims nothing",
+    "other runs: what else was trained on the same data; several runs cost more than one",
+    "time and memory: how long a step takes depends on the size of its batch",
 )
 
 # What each tier of randomness does not protect from.
@@ -46,7 +63,7 @@ class Certificate:
     def from_dict(data: dict[str, Any]) -> Certificate:
         """Read what a run folder holds; a newer format is refused by name."""
         version = data.get("saltflat_certificate") if isinstance(data, dict) else None
-        if not isinstance(version, int) or version > FORMAT:
+        if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= FORMAT:
             raise InputError(
                 "certificate", version, f"a certificate of format {FORMAT} or older",
                 problem="is the format of this certificate", cure="Update saltflat.",
@@ -70,6 +87,10 @@ class Certificate:
             self.data.get("finished", self.data["recorded_releases"] == self.data["planned_releases"])
         )
 
+    def page(self) -> str:
+        """The certificate for people, as one HTML page that needs nothing else."""
+        return page_of({key: value for key, value in self.data.items() if key not in SEALS})
+
     def __str__(self) -> str:
         return "\n".join(_words(self.data))
 
@@ -80,26 +101,32 @@ def certify(
     *,
     randomness: str,
     seeded: bool,
-    weights_hash: str | None,
-    average_hash: str | None = None,
+    files: Mapping[str, str] | None = None,
     finished: bool = True,
 ) -> Certificate:
-    """The certificate of a run. It claims the whole plan's ε, also when the run stopped early."""
+    """The certificate of a run. It claims the whole plan's ε, also when the run stopped early.
+
+    ``files`` are the hashes of the run's files. Everything else follows from plan and ledger, so that whoever
+    has those two can make the certificate again and compare: that is what `saltflat.record.verify` does.
+    """
     reasons = []
     if not plan.is_private:
         reasons.append("a release has no noise, or clipping is off")
     if seeded:
         reasons.append("the noise was drawn from a fixed seed and is predictable: a test run")
+    if not reasons and math.isinf(plan.epsilon):
+        reasons.append("the noise is too little for any finite ε")
     claimed = math.inf if reasons else plan.epsilon
     replaced = None if reasons else plan.epsilon_replace_one
     second = None if reasons else plan.epsilon_rdp
-    return Certificate(
+    parts = shares([plan.sampling.event(plan.effective_noise(phase), phase.steps) for phase in plan.phases])
+    return sealed(
         {
             "saltflat_certificate": FORMAT,
             "private": not reasons,
             "why_not_private": reasons,
             "method": plan.method,
-            "epsilon": "inf" if math.isinf(claimed) else claimed,
+            "epsilon": _plain(claimed),
             "delta": plan.budget.delta,
             "unit": plan.budget.unit,
             "relation": plan.budget.relation,
@@ -111,17 +138,20 @@ def certify(
                     "steps": phase.steps,
                     "noise_multipliers": list(plan.query_noises(phase)),
                     "clip_norm": "inf" if math.isinf(phase.clip_norm) else phase.clip_norm,
-                    "epsilon_alone": "inf" if plan.effective_noise(phase) == 0 else plan.phase_epsilon(phase),
+                    "epsilon_alone": _plain(plan.phase_epsilon(phase)),
+                    "share": share,
                 }
-                for phase in plan.phases
+                for phase, share in zip(plan.phases, parts)
             ],
-            "sampler": {"kind": plan.sampling.kind, "rate": plan.sampling.rate},
+            "clipping": str(plan.clipping),
+            "sampler": {"kind": plan.sampling.kind}
+            | {key: value for key, value in sampling_facts(plan).items() if key in ("rate", "cap")},
             "population": plan.sampling.population,
             "divisor": plan.sampling.batch_size,
             "accountant": {
                 "name": "dp-accounting PLD",
                 "version": importlib.metadata.version("dp-accounting"),
-                "grid": used_grid(plan.events()),
+                "grid": _plain(used_grid(plan.events())),
             },
             "randomness": randomness,
             "seeded": seeded,
@@ -134,11 +164,24 @@ def certify(
             "resumed": ledger.resumes,
             "ledger_entries": len(ledger.entries),
             "ledger_head": ledger.head,
-            "weights_sha256": weights_hash,
-            "average_sha256": average_hash,
+            "files": dict(files or {}),
             "saltflat": saltflat.__version__,
         }
     )
+
+
+def sealed(data: Mapping[str, Any]) -> Certificate:
+    """The certificate with this content, the hash of its page and, last, its own hash added.
+
+    The hash finds damage. Who changes a certificate on purpose can make it anew; a signature cannot be.
+    """
+    content = {key: value for key, value in data.items() if key not in SEALS}
+    content["page_sha256"] = hashlib.sha256(page_of(content).encode()).hexdigest()
+    return Certificate(content | {"certificate_sha256": fingerprint(content)})
+
+
+def _plain(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value
 
 
 def _words(data: dict[str, Any]) -> list[str]:
@@ -156,7 +199,7 @@ def _words(data: dict[str, Any]) -> list[str]:
         f"of {data['population']:,} declared; every sum divided by {data['divisor']:g}, a public constant.",
         f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
-        f"Noise: tier {data['randomness']}.",
+        f"Noise: tier {data['randomness']}. Ledger: {data['ledger_entries']} entries, head {data['ledger_head']}.",
         "Not covered:",
         *[f"  - {item}" for item in data["not_covered"]],
         f"Assumption: {data['trust']}",

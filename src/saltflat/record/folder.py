@@ -16,7 +16,8 @@ from torch import Tensor
 from saltflat.errors import InputError
 from saltflat.plan import Plan
 from saltflat.record.atomic import append, clear_partials, open_to_append, write_whole
-from saltflat.record.certificate import Certificate
+from saltflat.record.canonical import file_hash, parsed, spelled
+from saltflat.record.certificate import FILES, Certificate
 from saltflat.record.checkpoint import Checkpoints
 from saltflat.record.ledger import Ledger, LedgerError
 from saltflat.record.lock import NAME as LOCK
@@ -26,7 +27,7 @@ from saltflat.record.packed import DamagedError, own_copies
 
 class RunFolder:
     """``plan.json``, ``ledger.jsonl``, ``weights.safetensors``, ``average.safetensors``, ``metrics.jsonl``,
-    ``certificate.json``, ``model.json``, ``run.json`` and ``checkpoint/`` under one path.
+    ``certificate.json`` and ``.html``, ``model.json``, ``run.json`` and ``checkpoint/`` under one path.
 
     A folder holds a run as soon as it has a ``plan.json``. One process at a time may write to it.
     """
@@ -159,7 +160,7 @@ class RunFolder:
         content = path.read_bytes() if path.exists() else b""
         if cut_short:
             content = content[: content.rfind(b"\n") + 1]
-        rows = [_parsed(line, path.name) for line in content.splitlines()]
+        rows = [parsed(line, path.name) for line in content.splitlines()]
         if not all(isinstance(row, dict) for row in rows):
             raise DamagedError("metrics.jsonl holds a line that is no table of figures.")
         return rows
@@ -173,21 +174,29 @@ class RunFolder:
 
     def write_json(self, name: str, data: Any) -> None:
         """Any small JSON file."""
-        self.write(name, json.dumps(data, indent=2, allow_nan=False) + "\n")
+        self.write(name, spelled(data))
 
     def read_json(self, name: str) -> Any:
         """What `write_json` wrote, or None."""
         path = self.file(name)
-        return _parsed(path.read_bytes(), name) if path.exists() else None
+        return parsed(path.read_bytes(), name) if path.exists() else None
+
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of every file that a certificate vouches for, as far as they are there."""
+        return {name: file_hash(self.file(name)) for name in FILES if self.file(name).exists()}
+
+    def write_certificate(self, certificate: Certificate) -> None:
+        """``certificate.html``, then ``certificate.json``: with the second one the run has its certificate."""
+        self.remove_certificate()
+        self.write("certificate.html", certificate.page())
+        self.write_json("certificate.json", certificate.data)
+
+    def remove_certificate(self) -> None:
+        """Remove the certificate, its page and its signature: what they are about is going to change."""
+        for name in ("certificate.json", "certificate.html", "signature.json"):
+            self.file(name).unlink(missing_ok=True)
 
     def read_certificate(self) -> Certificate | None:
         """The certificate, if the run was finished."""
         data = self.read_json("certificate.json")
         return None if data is None else Certificate.from_dict(data)
-
-
-def _parsed(content: bytes, name: str) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{name} is not valid JSON ({error}).") from error

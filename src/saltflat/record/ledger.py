@@ -10,8 +10,6 @@ release is drawn only when its entry is whole and on the disk. So a run that goe
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from typing import Any
 from saltflat.accounting import SampledGaussian
 from saltflat.errors import SaltflatError
 from saltflat.record.atomic import append, open_to_append
+from saltflat.record.canonical import DamagedError, fingerprint, parsed, same, spelled
 
 FORMAT = 1
 GENESIS = "0" * 64
@@ -33,7 +32,7 @@ class LedgerError(SaltflatError):
 def entry_hash(entry: dict[str, Any]) -> str:
     """The hash of an entry without its own hash; it covers the hash of the entry before."""
     content = {key: value for key, value in entry.items() if key != "hash"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return fingerprint(content)
 
 
 @dataclass
@@ -108,7 +107,7 @@ class Ledger:
                 self._handle = open_to_append(self.path)
                 if self._whole is not None:
                     os.ftruncate(self._handle, self._whole)
-            append(self._handle, json.dumps(entry).encode() + b"\n")
+            append(self._handle, spelled(entry, indent=None))
         self.entries.append(entry)
 
     def close(self) -> None:
@@ -156,36 +155,40 @@ class Ledger:
         """Read a ledger and check its chain.
 
         With ``cut_short``, a last line without its end is left out, and written over by the next entry.
-        Without it, such a line is an error.
+        Without it, such a line is an error. So is any byte that saltflat would have written differently.
         """
-        entries: list[dict[str, Any]] = []
-        previous = GENESIS
         content = path.read_bytes()
         whole = content.rfind(b"\n") + 1
-        if cut_short:
-            content = content[:whole]
-        try:
-            lines = content.decode().splitlines()
-        except UnicodeDecodeError as error:
-            raise LedgerError(f"{path.name}: this is not text ({error}).") from error
-        for number, line in enumerate(lines):
-            try:
-                entry = json.loads(line)
-                sound = entry["hash"] == entry_hash(entry) and entry["previous"] == previous
-                version = entry.get("format", FORMAT)
-            except (json.JSONDecodeError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                raise LedgerError(f"{path.name}: entry {number} cannot be read ({error}).") from error
+        if whole < len(content) and not cut_short:
+            raise LedgerError(f"{path.name}: its last entry is cut short.")
+        entries: list[dict[str, Any]] = []
+        previous = GENESIS
+        for number, line in enumerate(content[:whole].split(b"\n")[:-1]):
+            entry = _read_entry(line, number, path.name)
+            version = entry.get("format", FORMAT)
             if isinstance(version, int) and version > FORMAT:
                 raise LedgerError(
                     f"{path.name} has format {version}; this saltflat reads formats up to {FORMAT}. Update saltflat."
                 )
-            if not sound or entry.get("entry") != number or not isinstance(entry.get("kind"), str):
+            sound = entry["hash"] == entry_hash(entry) and entry["previous"] == previous
+            numbered = same(entry.get("entry"), number) and isinstance(entry.get("kind"), str)
+            if not sound or not numbered or spelled(entry, indent=None) != line + b"\n":
                 raise LedgerError(
                     f"{path.name}: the chain is broken at entry {number}: it was changed or cut."
                 )
             entries.append(entry)
             previous = entry["hash"]
         return Ledger(path, entries, _whole=whole if cut_short else None)
+
+
+def _read_entry(line: bytes, number: int, name: str) -> dict[str, Any]:
+    try:
+        entry = parsed(line, "it")
+    except DamagedError as error:
+        raise LedgerError(f"{name}: entry {number} cannot be read ({error}).") from error
+    if not isinstance(entry, dict) or not {"hash", "previous"} <= entry.keys():
+        raise LedgerError(f"{name}: entry {number} cannot be read (it is no entry).")
+    return entry
 
 
 def _alike(a: SampledGaussian, b: SampledGaussian) -> bool:

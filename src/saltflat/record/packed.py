@@ -16,16 +16,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from saltflat.errors import SaltflatError
+from saltflat.record.canonical import DamagedError as DamagedError
 
 _MARK = b'"sha256":"'
 _BLANK = b"0" * 64
 # a header of more than this is none of ours; safetensors itself refuses at the same size
 _LONGEST_HEADER = 100_000_000
-
-
-class DamagedError(SaltflatError):
-    """A file of a run that was damaged or is none of saltflat's."""
 
 
 def own_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

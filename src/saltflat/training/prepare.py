@@ -83,22 +83,23 @@ class Session:
         """
         loop, folder, ledger = self.loop, self.folder, self.ledger
         self.taken = self.seconds
-        hashes: dict[str, str | None] = {"weights_hash": None, "average_hash": None}
+        files: dict[str, str] = {}
         if folder is not None:
-            hashes["weights_hash"] = folder.write_tensors("weights.safetensors", loop.model.state_dict())
+            folder.write_tensors("weights.safetensors", loop.model.state_dict())
             if loop.average.average is not None:
-                hashes["average_hash"] = folder.write_tensors("average.safetensors", loop.average.average)
+                folder.write_tensors("average.safetensors", loop.average.average)
             folder.write_json("run.json", self.about())
             if not finished:  # it may have been stopped between writing an entry and knowing of it
                 ledger.close()
                 ledger = folder.read_ledger(cut_short=True)
+            files = folder.hashes()
         randomness = loop.mechanism.randomness
         certificate = certify(
             loop.plan, ledger,
-            randomness=randomness.tier, seeded=randomness.seeded, finished=finished, **hashes,
+            randomness=randomness.tier, seeded=randomness.seeded, finished=finished, files=files,
         )  # fmt: skip
         if folder is not None:
-            folder.write_json("certificate.json", certificate.data)
+            folder.write_certificate(certificate)
             if finished:
                 folder.checkpoints.remove()
         return certificate

@@ -156,7 +156,7 @@ def go_on(loop: Loop, keeper: Keeper, tensors: dict[str, Any], facts: dict[str, 
     keeper.earlier_seconds = float(seconds) if isinstance(seconds, int | float) else 0.0
     # From here on the folder changes. Its certificate is about a ledger that is about to grow.
     folder.clear_partials()
-    folder.file("certificate.json").unlink(missing_ok=True)
+    folder.remove_certificate()
     folder.keep_metrics(history)
     ledger.resume_run(step=loop.position, replayed=replayed, lost=lost)
     keeper.checkpoint(loop)

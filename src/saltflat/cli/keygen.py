@@ -1,0 +1,25 @@
+"""``saltflat keygen``: a pair of keys to sign certificates with."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat keygen key.pem
+  saltflat sign runs/digits --key key.pem
+"""
+)
+@click.argument("key", type=click.Path(dir_okay=False))
+def command(key: str) -> None:
+    """Make a new pair of keys, ed25519 in PEM.
+
+    KEY is to sign with, and to keep to yourself. KEY.pub is to check with, and to give away.
+    """
+    from saltflat.record.signing import make_keys
+
+    public = f"{key}.pub"
+    make_keys(key, public)
+    click.echo(f"private key {key}: keep it to yourself\npublic key {public}: give it to those who verify")

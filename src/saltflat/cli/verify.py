@@ -1,0 +1,55 @@
+"""``saltflat verify``: is a run folder what its certificate says?"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat verify runs/digits
+  saltflat verify runs/digits --json
+  saltflat verify runs/digits --public-key key.pem.pub
+  saltflat verify runs/digits --head 3f0c...
+  saltflat verify runs/test --accept not-private
+
+The exit code is 0 if every check passed, 1 if one failed, 2 for bad input.
+"""
+)
+@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--public-key",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The certificate must be signed with the private key of this one.",
+)
+@click.option("--head", help="A hash kept elsewhere: the ledger's head, or that of certificate.json.")
+@click.option(
+    "--accept",
+    multiple=True,
+    type=click.Choice(["not-private", "unfinished"]),
+    help="Let a run pass that is a test run or has no noise, or that stopped early.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run: str,
+    public_key: str | None,
+    head: str | None,
+    accept: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Check a run folder against its certificate, and compute its ε again from the ledger.
+
+    Every byte of plan, ledger, weights, metrics, certificate and its page is covered. What no file can show is
+    that the process was honest.
+    """
+    from saltflat.record.verify import verify
+
+    found = verify(run, public_key=public_key, head=head, accept=accept)  # type: ignore[arg-type]  # click chose
+    click.echo(json.dumps(found.to_dict()) if as_json else str(found))
+    if not found.passed:
+        ctx.exit(1)
