@@ -12,10 +12,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import audit, data, models, plans, theory
+    from saltflat import accounting, audit, data, models, plans, theory
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
     from saltflat.plan import Budget, Phase, Plan
+    from saltflat.record.account import Account
+    from saltflat.training.evaluate_privately import evaluate_privately
     from saltflat.training.fit import fit, steps
     from saltflat.training.prepare import layer_rules
     from saltflat.training.run import Run
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 
 # Names are loaded when they are first used: torch takes a second to import, and `saltflat --help` needs none.
 _HOMES = {
+    "Account": "saltflat.record.account",
     "Budget": "saltflat.plan",
     "ClippedSum": "saltflat.engine",
     "InputError": "saltflat.errors",
@@ -34,13 +37,15 @@ _HOMES = {
     "Run": "saltflat.training.run",
     "SaltflatError": "saltflat.errors",
     "clipped_sum": "saltflat.engine",
+    "evaluate_privately": "saltflat.training.evaluate_privately",
     "fit": "saltflat.training.fit",
     "layer_rules": "saltflat.training.prepare",
     "steps": "saltflat.training.fit",
 }
-_CHAPTERS = ("audit", "data", "models", "plans", "theory")
+_CHAPTERS = ("accounting", "audit", "data", "models", "plans", "theory")
 
 __all__ = [
+    "Account",
     "Budget",
     "ClippedSum",
     "InputError",
@@ -51,9 +56,11 @@ __all__ = [
     "Run",
     "SaltflatError",
     "__version__",
+    "accounting",
     "audit",
     "clipped_sum",
     "data",
+    "evaluate_privately",
     "fit",
     "layer_rules",
     "models",

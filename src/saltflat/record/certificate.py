@@ -127,6 +127,7 @@ def certify(
             "seeded": seeded,
             "not_covered": [*NOT_COVERED, *TIER_NOT_COVERED.get(randomness, ())],
             "trust": TRUST,
+            "account": _account(ledger),
             "plan_hash": plan.hash,
             "planned_releases": plan.steps,
             "recorded_releases": ledger.releases,
@@ -139,6 +140,18 @@ def certify(
             "saltflat": saltflat.__version__,
         }
     )
+
+
+def _account(ledger: Ledger) -> dict[str, Any] | None:
+    """The account that covers the run, and its reservation there, if the ledger names one."""
+    named = next((entry for entry in ledger.entries if entry["kind"] == "account"), None)
+    return None if named is None else {key: named[key] for key in ("account", "account_id", "reservation")}
+
+
+def _account_words(account: dict[str, Any] | None) -> list[str]:
+    if account is None:
+        return []
+    return [f"Other runs: within the account {account['account']!r}, reservation {account['reservation']}."]
 
 
 def _words(data: dict[str, Any]) -> list[str]:
@@ -157,6 +170,7 @@ def _words(data: dict[str, Any]) -> list[str]:
         f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
         f"Noise: tier {data['randomness']}.",
+        *_account_words(data.get("account")),
         "Not covered:",
         *[f"  - {item}" for item in data["not_covered"]],
         f"Assumption: {data['trust']}",
