@@ -12,11 +12,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import audit, data, models, plans, theory
+    from saltflat import accounting, audit, data, models, plans, theory
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
     from saltflat.plan import Budget, Phase, Plan
+    from saltflat.record.account import Account
     from saltflat.record.verify import verify
+    from saltflat.training.evaluate_privately import evaluate_privately
     from saltflat.training.fit import fit, steps
     from saltflat.training.prepare import layer_rules
     from saltflat.training.run import Run
@@ -25,6 +27,7 @@ __version__ = "0.1.0"
 
 # Names are loaded when they are first used: torch takes a second to import, and `saltflat --help` needs none.
 _HOMES = {
+    "Account": "saltflat.record.account",
     "Budget": "saltflat.plan",
     "ClippedSum": "saltflat.engine",
     "InputError": "saltflat.errors",
@@ -35,14 +38,16 @@ _HOMES = {
     "Run": "saltflat.training.run",
     "SaltflatError": "saltflat.errors",
     "clipped_sum": "saltflat.engine",
+    "evaluate_privately": "saltflat.training.evaluate_privately",
     "fit": "saltflat.training.fit",
     "layer_rules": "saltflat.training.prepare",
     "steps": "saltflat.training.fit",
     "verify": "saltflat.record.verify",
 }
-_CHAPTERS = ("audit", "data", "models", "plans", "theory")
+_CHAPTERS = ("accounting", "audit", "data", "models", "plans", "theory")
 
 __all__ = [
+    "Account",
     "Budget",
     "ClippedSum",
     "InputError",
@@ -53,9 +58,11 @@ __all__ = [
     "Run",
     "SaltflatError",
     "__version__",
+    "accounting",
     "audit",
     "clipped_sum",
     "data",
+    "evaluate_privately",
     "fit",
     "layer_rules",
     "models",

@@ -42,6 +42,10 @@ class RefusedError(SaltflatError, ValueError):
         super().__init__(f"{what} cannot be trained privately: {why}\n  {cure}")
 
 
+class OverdrawnError(SaltflatError):
+    """A release or a run that the budget does not cover. Nothing was spent; the message has the numbers."""
+
+
 class MissingDependencyError(SaltflatError, ImportError):
     """An optional package is needed and not installed.
 

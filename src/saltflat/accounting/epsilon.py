@@ -151,6 +151,32 @@ def _composed(
         composed = rdp.RdpAccountant(neighboring_relation=chosen)
     else:
         raise InputError("accountant", accountant, "'pld' or 'rdp'")
+    return _with(composed, events)
+
+
+def renyi_divergence(events: Sequence[SampledGaussian], order: float) -> float:
+    """The Rényi divergence of this order of all events together, add/remove one: costs simply add up.
+
+    Infinite where a release has no noise, or where the series of a fractional order does not converge.
+
+    Reference: Mironov 2017; Mironov, Talwar and Zhang 2019 for Poisson sampling.
+
+    >>> renyi_divergence([SampledGaussian(noise_multiplier=2.0, rate=1.0, steps=3)], order=8.0)  # α / 2σ² each
+    3.0
+    """
+    from dp_accounting import rdp
+
+    live = [event for event in events if event.steps > 0]
+    if not all(event.is_private for event in live):
+        return math.inf
+    found = float(_with(rdp.RdpAccountant(orders=[order]), live)._rdp[0])
+    return found if found == found else math.inf
+
+
+def _with(composed: Any, events: Sequence[SampledGaussian]) -> Any:
+    """Compose all events in one of dp-accounting's accountants."""
+    import dp_accounting as dpa
+
     # RDP announces each order at which its series does not converge, and leaves it out: still a bound.
     logger, level = logging.getLogger("absl"), logging.getLogger("absl").level
     logger.setLevel(logging.ERROR)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from saltflat.cli.run_options import (
+    account_options,
     checkpoint_option,
     data_options,
     merge_run_file,
@@ -44,6 +45,7 @@ A comparison that was cut off goes on where it stopped when the same command is 
     "--out", type=click.Path(file_okay=False), help="The folder of all runs.  [default: runs/compare-DATA]"
 )
 @checkpoint_option
+@account_options
 @click.option("--device", help="cpu, cuda, ...")
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
 @click.option("--quiet", is_flag=True, help="Only the result.")
@@ -52,7 +54,8 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     """Train several methods at one budget, and say which is better, with deviations.
 
     Each accuracy is that of the last iterate (or of the average, where the method averages), never of the
-    best epoch. All runs are private on their own; showing several of them costs their sum.
+    best epoch. All runs are private on their own; showing several of them costs their sum: with --account each
+    of them is paid for.
     """
     options = merge_run_file(ctx, params.pop("run_file"), params)
     methods = [name.strip() for name in options["methods"].split(",") if name.strip()]
@@ -69,6 +72,8 @@ def command(ctx: click.Context, /, **params: Any) -> None:
         click.echo(json.dumps({"methods": table, "out": str(folder), "plot": picture}))
         return
     click.echo(_shown(table))
+    if any(row["evaluation"] for row in table):
+        click.echo("accuracies are exact numbers about private test rows: not covered by ε")
     click.echo(f"runs in {folder}" + (f"; picture {picture}" if picture else ""))
 
 
@@ -85,11 +90,13 @@ def _all_runs(
         method: plan_for(data, options | {"method": method, "model": model_for(data, options["model"])[1]})
         for method in methods
     }
+    places = {(m, s): folder / f"{m}-seed{s}" for m in methods for s in range(options["seeds"])}
+    _check_account(options, [(plans[m], place) for (m, _), place in places.items()])
     for seed in range(
         options["seeds"]
     ):  # all methods of one seed first, so that a cut-off leaves whole rounds
         for method in methods:
-            place = folder / f"{method}-seed{seed}"
+            place = places[method, seed]
             run, cut_off = _found(place, plans[method].to_dict(), options["randomness"])
             if run is None:
                 torch.manual_seed(seed)  # the initial weights only; noise is drawn afresh
@@ -105,6 +112,34 @@ def _all_runs(
             name = options["model"] or ""
             results[method].append(summary_of(run, data.name, name) | {"history": run.history})
     return results
+
+
+def _check_account(options: dict[str, Any], runs: list[tuple[Any, Path]]) -> None:
+    """Refuse a comparison that its account cannot cover as a whole, before its first run.
+
+    Each run then reserves its own part when it begins. One that is there must be covered by the same account.
+    """
+    from saltflat.cli.training_run import account_for
+    from saltflat.record.folder import RunFolder
+    from saltflat.training.spend import account_entry, charge_of
+
+    account = account_for(options)
+    if account is None:
+        return
+    due = []
+    for plan, place in runs:
+        opened = RunFolder(place)
+        if not opened.file("plan.json").exists():
+            due.append(charge_of(plan))
+            continue
+        named = account_entry(opened.read_ledger(cut_short=True))
+        if named is None or named.get("account_id") != account.balance().terms.id:
+            raise InputError(
+                "account", account.name, "runs that this account covers",
+                problem=f"does not cover the run in {place}", cure="Choose another --out for this comparison.",
+            )  # fmt: skip
+    if due:
+        account.check(due, f"The comparison ({len(due)} runs to come)")
 
 
 def _found(place: Path, plan: dict[str, Any], randomness: str) -> tuple[Any, bool]:
@@ -165,6 +200,7 @@ def summarise(results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
                 "error_reduction": (mean - first) / (1 - first) if first < 1 else 0.0,
                 "last_iterates_variance": statistics.fmean(steady) if steady else None,
                 "runs": values,
+                "evaluation": runs[0].get("evaluation"),
                 "epsilon": runs[0]["epsilon"],
                 "steps": runs[0]["steps"],
                 "seconds": statistics.fmean(run["seconds"] for run in runs),
@@ -206,6 +242,7 @@ def _plot(results: dict[str, list[dict[str, Any]]], path: Path) -> str | None:
         return None
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     private = True
+    labelled = any(run.get("evaluation") for runs in results.values() for run in runs)
     for method, runs in results.items():
         rows = [[row for row in run["history"] if row.get("accuracy") is not None] for run in runs]
         length = min(map(len, rows))
@@ -230,7 +267,7 @@ def _plot(results: dict[str, list[dict[str, Any]]], path: Path) -> str | None:
             )
     axes.set(
         xlabel="ε so far" if private else "ε so far (epochs where there is no noise)",
-        ylabel="test accuracy, %",
+        ylabel="test accuracy, %" + (" (not covered by ε)" if labelled else ""),
     )
     axes.set_title("Accuracy against the budget spent (band: all seeds)")
     axes.grid(alpha=0.3)

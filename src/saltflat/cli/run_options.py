@@ -93,6 +93,29 @@ def checkpoint_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
 
 
+def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say which account a run is paid from."""
+    return _with(
+        command,
+        click.option("--account", help="Reserve from this account before the start; see: saltflat budget."),
+        budgets_option,
+        click.option(
+            "--fingerprint", metavar="TEXT", help="Names the data; must be the one the account was created with."
+        ),
+    )  # fmt: skip
+
+
+def budgets_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the accounts lie."""
+    return _with(
+        command,
+        click.option(
+            "--budgets", type=click.Path(file_okay=False),
+            help="The folder of all accounts.  [default: $SALTFLAT_BUDGETS, or a folder in ~/.local/state]",
+        ),
+    )  # fmt: skip
+
+
 def _with(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)

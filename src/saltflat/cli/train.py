@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from saltflat.cli.run_options import (
+    account_options,
     checkpoint_option,
     data_options,
     free_folder,
@@ -32,6 +33,7 @@ Examples:
   saltflat train --data visits.csv --label outcome --group patient --epsilon 2
   saltflat train run.toml
   saltflat train --resume runs/digits
+  saltflat train --data visits.csv --label outcome --epsilon 1 --population 5000 --account visits
 
 A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 ...
 """
@@ -48,6 +50,7 @@ A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 
     "--resume", type=click.Path(file_okay=False), help="Go on with the run in this folder, as it was started."
 )
 @checkpoint_option
+@account_options
 @click.option("--seed", type=int, help="A repeatable test run: NOT private.")
 @click.option("--device", help="cpu, cuda, ...")
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
@@ -94,9 +97,12 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     epsilon = summary["epsilon"]
     shown = "inf: NOT PRIVATE" if epsilon == "inf" else f"{epsilon:.4g}"
     if summary["accuracy"] is not None:
-        click.echo(f"accuracy {summary['accuracy']:.2%} on test data, ε = {shown}, δ = {summary['delta']:g}")
+        label = f" ({summary['evaluation']} by ε)" if summary["evaluation"] else ""
+        click.echo(
+            f"accuracy {summary['accuracy']:.2%} on test data{label}, ε = {shown}, δ = {summary['delta']:g}"
+        )
     if summary["average_accuracy"] is not None:
-        click.echo(f"accuracy of the averaged weights {summary['average_accuracy']:.2%}")
+        click.echo(f"accuracy of the averaged weights {summary['average_accuracy']:.2%}{label}")
     click.echo(f"run folder {summary['out']} ({summary['seconds']:.1f} s)")
     if not options["quiet"] and sys.stderr.isatty():
         click.echo(str(run.certificate), err=True)

@@ -26,6 +26,7 @@ from saltflat.plan import (
     Plan,
     QuantileClipping,
 )
+from saltflat.record.account import Account
 from saltflat.record.folder import RunFolder
 from saltflat.record.packed import DamagedError
 from saltflat.training.fit import fit
@@ -41,8 +42,9 @@ PLAN_WORDS = (
 STARTED_WITH = (
     *PLAN_WORDS, "rho", "switch", "noise_ratio", "split", "portion", "clipping", "views", "augmentations",
     "method", "data", "label", "group", "model", "schedule", "seed", "randomness",
+    "account",
 )  # fmt: skip
-MAY_CHANGE = ("data_dir", "device")
+MAY_CHANGE = ("data_dir", "device", "budgets")
 METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion")
 
 CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
@@ -98,7 +100,7 @@ def train_once(
         model, data.train, plan,
         evaluate=data.test, out=out, seed=options.get("seed"), device=options.get("device"),
         schedule=options.get("schedule"), randomness=options.get("randomness"), progress=progress,
-        checkpoint_every=_every(options), facts=facts,
+        checkpoint_every=_every(options), account=account_for(options), facts=facts,
     )  # fmt: skip
     return run, summary_of(run, data.name, name)
 
@@ -135,14 +137,35 @@ def resume_once(
     run = fit(
         model, data.train,
         evaluate=data.test, resume=folder, device=options.get("device"), schedule=options.get("schedule"),
-        progress=progress, checkpoint_every=_every(given),
+        progress=progress, checkpoint_every=_every(given), account=account_for(options),
     )  # fmt: skip
     return run, summary_of(run, facts["data"], facts["model"])
+
+
+def account_for(options: dict[str, Any]) -> Account | None:
+    """The account that the options name, if they name one."""
+    name, fingerprint = options.get("account"), options.get("fingerprint")
+    if name is None:
+        if fingerprint is not None:
+            raise InputError(
+                "fingerprint", fingerprint, "an account to compare it with", cure="Name one with --account."
+            )
+        return None
+    return Account.open(name, budgets=options.get("budgets"), fingerprint=fingerprint)
 
 
 def _every(options: dict[str, Any]) -> float:
     every = options.get("checkpoint_every")
     return EVERY if every is None else float(every)
+
+
+def started_with(folder: RunFolder) -> dict[str, Any] | None:
+    """The options that the command line started a run with; None if it was started from Python."""
+    try:
+        options: dict[str, Any] = _facts_of(folder)["options"]
+    except InputError:
+        return None
+    return options
 
 
 def _facts_of(folder: RunFolder) -> dict[str, Any]:
@@ -157,7 +180,7 @@ def _facts_of(folder: RunFolder) -> dict[str, Any]:
         )  # fmt: skip
     words = {
         word: facts["options"].get(word)
-        for word in ("data", "label", "group", "model", "schedule", *MAY_CHANGE)
+        for word in ("data", "label", "group", "model", "schedule", "account", *MAY_CHANGE)
     }
     words |= {f"name of {word}": facts.get(word) for word in ("data", "model")}
     for word, value in words.items():
@@ -246,6 +269,7 @@ def summary_of(run: Run, data_name: str, model_name: str) -> dict[str, Any]:
         "accuracy": last.get("accuracy"),
         "average_accuracy": last.get("average_accuracy"),
         "loss": last.get("loss"),
+        "evaluation": last.get("evaluation"),
         "epsilon": "inf" if math.isinf(run.epsilon) else run.epsilon,
         "delta": run.plan.budget.delta,
         "private": run.certificate.is_private,

@@ -59,6 +59,15 @@ def examine(model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Any, targe
         return _compared(_Trial(core, loss_fn, few, answers))
 
 
+def refuse_if_mixed(model: nn.Module, inputs: Any) -> None:
+    """Refuse a model whose outputs for one example change with the others, in the mode that it is in."""
+    core: nn.Module = getattr(model, "_orig_mod", model)
+    found = leaves(inputs)
+    rows = torch.arange(MOST, device=found[0].device) % len(found[0])
+    with _untouched(core):
+        _refuse_mixing(core, take(_tamed(take(inputs, rows), unlike=True), slice(0, 3)))
+
+
 def refuse_by_name(model: nn.Module) -> None:
     """Refuse layers that are known to mix examples or to keep statistics of them."""
     for name, module in model.named_modules():

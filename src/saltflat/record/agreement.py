@@ -61,6 +61,7 @@ _KEYS = {
         "plan_hash", "step", "phase", "queries", "noise_multipliers", "clip_norm", "sampler", "rate", "randomness",
     },
     "resume": _LINKS | {"step", "replayed", "lost", "randomness"},
+    "account": _LINKS | {"account", "account_id", "reservation"},
 }  # fmt: skip
 
 
@@ -79,8 +80,12 @@ def check_entries(ledger: Ledger, plan: Plan) -> None:
         keys = _KEYS.get(kind, set())
         if kind == "release" and "cap" in sampling_facts(plan):
             keys = keys | {"cap", "population"}
-        if (kind == "run") != (number == 0) or entry.keys() != keys:
+        out_of_place = (kind == "run") != (number == 0) or (kind == "account" and number != 1)
+        if out_of_place or entry.keys() != keys:
             raise LedgerError(f"Entry {number} of the ledger is not one that a run writes there.")
+        if kind == "account":
+            _check_account(entry)
+            continue
         wanted: dict[str, Any] = {"randomness": opened["randomness"]}
         if kind == "run":
             wanted |= {"planned_releases": plan.steps, "seeded": seeded}
@@ -105,6 +110,11 @@ def _check_clip_norm(entry: dict[str, Any], plan: Plan) -> None:
         raise LedgerError(
             f"Entry {entry['entry']} of the ledger has clip_norm = {stated!r}; the plan says {planned!r}."
         )
+
+
+def _check_account(entry: dict[str, Any]) -> None:
+    if not all(isinstance(entry[key], str) for key in ("account", "account_id", "reservation")):
+        raise LedgerError(f"Entry {entry['entry']} of the ledger does not name an account and a reservation.")
 
 
 def _check_resume(entry: dict[str, Any], recorded: int, *, seeded: bool) -> None:

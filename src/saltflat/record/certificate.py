@@ -157,6 +157,7 @@ def certify(
             "seeded": seeded,
             "not_covered": [*NOT_COVERED, *TIER_NOT_COVERED.get(randomness, ())],
             "trust": TRUST,
+            "account": _account(ledger),
             "plan_hash": plan.hash,
             "planned_releases": plan.steps,
             "recorded_releases": ledger.releases,
@@ -184,6 +185,18 @@ def _plain(value: float) -> float | str:
     return "inf" if math.isinf(value) else value
 
 
+def _account(ledger: Ledger) -> dict[str, Any] | None:
+    """The account that covers the run, and its reservation there, if the ledger names one."""
+    named = next((entry for entry in ledger.entries if entry["kind"] == "account"), None)
+    return None if named is None else {key: named[key] for key in ("account", "account_id", "reservation")}
+
+
+def _account_words(account: dict[str, Any] | None) -> list[str]:
+    if account is None:
+        return []
+    return [f"Other runs: within the account {account['account']!r}, reservation {account['reservation']}."]
+
+
 def _words(data: dict[str, Any]) -> list[str]:
     if not data["private"]:
         return ["NOT PRIVATE: this run makes no claim, because " + "; ".join(data["why_not_private"]) + "."]
@@ -200,6 +213,7 @@ def _words(data: dict[str, Any]) -> list[str]:
         f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
         f"Noise: tier {data['randomness']}. Ledger: {data['ledger_entries']} entries, head {data['ledger_head']}.",
+        *_account_words(data.get("account")),
         "Not covered:",
         *[f"  - {item}" for item in data["not_covered"]],
         f"Assumption: {data['trust']}",

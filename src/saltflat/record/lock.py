@@ -11,6 +11,8 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from saltflat.errors import SaltflatError
@@ -68,6 +70,31 @@ class FolderLock:
             return f"process {held['process']} on {held['host']}, since {held['since']}"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
+
+
+@contextmanager
+def waited_for(path: Path, seconds: float = 300.0) -> Iterator[None]:
+    """Holds a lock file inside the block, and waits for it before: for files that are held for moments only.
+
+    The lock goes with the process, however that ends. The file stays.
+
+    >>> import tempfile
+    >>> with waited_for(Path(tempfile.mkdtemp()) / "lock"):
+    ...     pass
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        until = time.monotonic() + seconds
+        while not _locked(handle):
+            if time.monotonic() > until:
+                raise InUseError(
+                    f"{path} has been held by another process for {seconds:.0f} seconds.\n"
+                    "  Expected that it lets go soon. Look for a process that hangs."
+                )
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _is_same_file(handle: int, path: Path) -> bool:

@@ -127,6 +127,9 @@ def _about(data: dict[str, Any]) -> list[str]:
             f"went on after an interruption {data['resumed']:,} times",
         ),
     ]
+    if (account := data.get("account")) is not None:
+        named = f"{_text(account['account'])}, reservation {_text(account['reservation'])}"
+        rows.append(("Other runs", f"within one budget for the data: account {named}"))
     return [_table((), [(f"<strong>{name}</strong>", value) for name, value in rows])]
 
 

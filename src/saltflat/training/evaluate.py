@@ -9,12 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.source import Source, as_source, map_tensors, tensors_in
+from saltflat.data.source import Examples, Source, as_source, map_tensors, tensors_in
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.calling import call_model
 from saltflat.training.losses import default_loss
 
 BATCH = 512
+NOT_COVERED = "not covered"
+"""The label of exact numbers about private rows: no ε covers them."""
+
+
+def coverage(data: Any) -> str | None:
+    """The label that numbers measured on ``data`` carry; None if the rows are known not to be private.
+
+    >>> from saltflat.data.source import Examples
+    >>> coverage(Examples(torch.zeros(1, 1), torch.zeros(1), "public")), coverage((torch.zeros(1, 1), torch.zeros(1)))
+    (None, 'not covered')
+    """
+    return None if isinstance(data, Examples) and data.provenance != "private" else NOT_COVERED
 
 
 @torch.no_grad()

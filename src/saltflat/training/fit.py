@@ -14,13 +14,14 @@ from saltflat.accounting import COARSE, epsilon
 from saltflat.engine.batch import LossFunction
 from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import Plan
+from saltflat.training.evaluate import coverage, with_weights
 from saltflat.training.evaluate import evaluate as measure
-from saltflat.training.evaluate import with_weights
 from saltflat.training.keep import EVERY
 from saltflat.training.prepare import Session, Settings, prepare
 from saltflat.training.progress import Progress
 from saltflat.training.resume import finished_run
 from saltflat.training.run import Run
+from saltflat.training.spend import AccountName
 from saltflat.training.step import Loop, Schedule, Step
 
 Callback = Callable[[Step], None]
@@ -46,15 +47,17 @@ def fit(
     progress: bool | None = None,
     resume: str | Path | None = None,
     checkpoint_every: float = EVERY,
+    account: AccountName = None,
     facts: dict[str, Any] | None = None,
 ) -> Run:
     """Train ``model`` on private ``data`` as ``plan`` says.
 
     ``data`` is a pair of tensors or arrays, a map-style Dataset or a plain DataLoader. ``evaluate`` is public
-    or test data; its accuracy is shown after each epoch and is not covered by ε. ``optimizer`` is a factory
-    such as ``lambda parameters: torch.optim.Adam(parameters)``. ``schedule`` is ``"cosine"``, or maps the
-    fraction of the plan that is done to a factor on the learning rate. ``groups`` gives each row the id of
-    the person it belongs to, for plans whose unit is a person. ``public`` is data that an automatic switch
+    or test data; its accuracy is shown after each epoch, labelled "not covered" unless the data is marked public
+    (`evaluate_privately` gives one that is covered). ``optimizer`` is a factory such as
+    ``lambda parameters: torch.optim.Adam(parameters)``. ``schedule`` is ``"cosine"``, or maps the fraction of the
+    plan that is done to a factor on the learning rate. ``groups`` gives each row the id of the person it belongs to,
+    for plans whose unit is a person. ``public`` is data that an automatic switch
     may look at. ``out`` names the run folder. ``seed`` makes a repeatable test run, which is **not private**.
     ``randomness`` is the tier of noise and sampling: ``"fast"`` (unless told otherwise), ``"secure"`` or
     ``"exact"``.
@@ -62,8 +65,10 @@ def fit(
     A run with a folder can be cut off at any point, and goes on with ``resume``, the folder's name, in place of
     ``out``: same model, data and settings; the plan may be left out. It keeps the releases since the last
     checkpoint on disk, and writes a checkpoint every ``checkpoint_every`` seconds (0: after every step; inf:
-    none, and the run cannot be resumed). A finished run is given back as it is. ``facts`` are stored in
-    ``run.json`` as they are: say nothing there that came from private rows.
+    none, and the run cannot be resumed). A finished run is given back as it is. ``account`` is the name of an
+    account, or an `Account`: the whole plan is reserved from it before the first release, and a run that would
+    overdraw it is refused. ``facts`` are stored in ``run.json`` as they are: say nothing there that came from
+    private rows.
 
     Guarantees: the plan's ε and δ for every unit of ``data``, provided that nothing but what this function
     returns leaves, however often the run is cut off and resumed. All checks come before the first release.
@@ -81,7 +86,7 @@ def fit(
         model, data, plan, evaluate,
         loss_fn=loss_fn, optimizer=optimizer, schedule=schedule, groups=groups, public=public, out=out,
         device=device, seed=seed, micro_batch=micro_batch, randomness=randomness,
-        resume=resume, checkpoint_every=checkpoint_every, facts=facts,
+        resume=resume, checkpoint_every=checkpoint_every, account=account, facts=facts,
     )  # fmt: skip
     loop, folder = session.loop, session.folder
     try:
@@ -176,6 +181,8 @@ def _metrics(loop: Loop, step: Step, data: Any) -> dict[str, Any]:
     if data is None:
         return row
     row |= measure(loop.model, data, loop.device, loop.loss_fn)
+    if (label := coverage(data)) is not None:
+        row["evaluation"] = label
     if loop.average.average is not None:
         with with_weights(loop.model, loop.average.average):
             row |= {

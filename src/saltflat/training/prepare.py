@@ -32,6 +32,7 @@ from saltflat.training.evaluate import evaluate
 from saltflat.training.keep import EVERY, Keeper, check_every, setup_of
 from saltflat.training.losses import check_targets, default_loss
 from saltflat.training.resume import check_setup, go_on, plan_of, read_checkpoint
+from saltflat.training.spend import AccountName, charge_of, confirm, opened, reserving
 from saltflat.training.step import Loop, Schedule, build_optimizer, fetch, named_schedule
 
 LoopWith = Callable[[Ledger, int | None], Loop]
@@ -53,6 +54,7 @@ class Settings(TypedDict, total=False):
     randomness: str | None
     resume: str | Path | None
     checkpoint_every: float
+    account: AccountName
     facts: dict[str, Any] | None
 
 
@@ -154,6 +156,8 @@ def prepare(
         check_tier(tier)
     every = settings.get("checkpoint_every", EVERY)
     check_every(every)
+    account = opened(settings.get("account"))
+    charge = None if account is None or resume is not None else charge_of(plan, seed)
     where = _placed(model, settings.get("device"))
     _check_provenance(data, public)
     source = _by_person(as_source(data), settings.get("groups"), plan)
@@ -184,8 +188,8 @@ def prepare(
         return loop_with
 
     if resume is not None:
-        return _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier)
-    loop_with = loop_in(tier or TIER_FAST)
+        return _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
+    loop_with = reserving(loop_in(tier or TIER_FAST), account, charge, out)
     if seed is not None:
         torch.manual_seed(seed)
     if out is None:
@@ -226,11 +230,13 @@ def _resumed(
     every: float,
     seed: int | None,
     tier: str | None,
+    account: AccountName,
 ) -> Session:
     """A run that goes on where it was cut off."""
     folder.hold()
     try:
         tensors, facts, ledger = read_checkpoint(folder)
+        confirm(ledger, account)
         stored = facts["setup"].get("seed")
         if seed is not None and seed != stored:
             was = "none: the run is private" if stored is None else f"{stored}, as when the run was started"

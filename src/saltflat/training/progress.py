@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Shows steps, time left, accuracy and loss on evaluation data, and ε so far. Never a private number."""
+    """Shows steps, time left, accuracy and loss on evaluation data, and ε so far.
+
+    Numbers about private rows carry the label "not covered".
+    """
 
     def __init__(self, plan: Plan, shown: bool | None = None) -> None:
         self.plan = plan
@@ -47,7 +50,8 @@ class Progress:
             return
         parts = []
         if "accuracy" in row:
-            parts.append(f"accuracy {row['accuracy']:.2%}")
+            label = f" ({row['evaluation']})" if "evaluation" in row else ""
+            parts.append(f"accuracy {row['accuracy']:.2%}{label}")
         if "loss" in row:
             parts.append(f"test loss {_short(row['loss'], '.3f')}")
         parts.append(f"ε so far {_short(row['epsilon_so_far'], '.3g')} of the plan's")

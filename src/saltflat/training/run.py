@@ -12,6 +12,7 @@ from saltflat.errors import InputError
 from saltflat.plan import Plan
 from saltflat.record.certificate import Certificate
 from saltflat.record.folder import RunFolder
+from saltflat.record.ledger import Ledger
 from saltflat.record.packed import DamagedError
 from saltflat.training.evaluate import predict, with_weights
 
@@ -22,6 +23,7 @@ class Run:
 
     ``history`` has one row an evaluation (step, epoch, loss, accuracy, ε so far). ``accuracy`` is that of the
     last iterate, never of the best epoch. ``average`` holds the averaged weights, if the plan averages.
+    ``evaluations`` records private evaluations where there is no folder for them.
     """
 
     plan: Plan
@@ -32,6 +34,7 @@ class Run:
     rules: dict[str, str] = field(default_factory=dict, repr=False)
     folder: Path | None = None
     seconds: float = 0.0
+    evaluations: Ledger = field(default_factory=Ledger, repr=False, compare=False)
 
     @property
     def epsilon(self) -> float:
@@ -40,12 +43,12 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """Test accuracy of the last iterate, if test data was given."""
+        """Test accuracy of the last iterate, if test data was given: an exact number, not covered by ε."""
         return self.history[-1].get("accuracy") if self.history else None
 
     @property
     def average_accuracy(self) -> float | None:
-        """Test accuracy of the averaged weights, if the plan averages."""
+        """Test accuracy of the averaged weights, if the plan averages; not covered by ε."""
         return self.history[-1].get("average_accuracy") if self.history else None
 
     def predict(self, inputs: Any, *, average: bool = False) -> Tensor:

@@ -1,0 +1,112 @@
+"""``saltflat evaluate``: the accuracy of a run on private rows, released with noise and recorded."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from saltflat.cli.run_options import account_options
+from saltflat.errors import InputError
+
+PARTS = ("test", "train", "all")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat evaluate runs/digits --epsilon 0.1
+  saltflat evaluate runs/visits --data holdout.csv --label outcome --epsilon 0.1 --size 1000 --disjoint
+  saltflat evaluate runs/visits --data holdout.csv --label outcome --epsilon 0.1 --size 1000 --account visits
+"""
+)
+@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@click.option("--epsilon", type=float, required=True, help="What this release may cost.")
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ, well below 1/size.")
+@click.option("--data", help="A data set's name, or a path.  [default: that of the run]")
+@click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
+@click.option("--label", help="The column that holds the label, in a table.")
+@click.option("--group", help="The column that says whose row it is: each person has one vote.")
+@click.option(
+    "--part", type=click.Choice(PARTS), help="Which rows.  [default: test, or all if there are none]"
+)
+@click.option(
+    "--size", type=int,
+    help="Declared number of rows (or people) of the hold-out. Left out, it is read from the data (zero-out).",
+)  # fmt: skip
+@click.option(
+    "--disjoint", is_flag=True,
+    help="Declare: nobody here was trained on, and no one's side was decided by looking at others.",
+)  # fmt: skip
+@click.option("--average", is_flag=True, help="The averaged weights instead of the last ones.")
+@click.option(
+    "--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast", show_default=True,
+    help="Tier of noise.",
+)  # fmt: skip
+@account_options
+@click.option("--device", help="cpu, cuda, ...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(run: str, as_json: bool, **options: Any) -> None:
+    """The accuracy of the run in RUN on private rows, by a noised count of right answers.
+
+    It costs --epsilon, which is recorded in RUN/evaluations.jsonl before the noise is drawn, and adds up with
+    training and earlier evaluations unless --disjoint is declared. An account is charged in any case.
+    """
+    from saltflat.cli.training_run import account_for
+    from saltflat.training.evaluate_privately import evaluate_privately
+    from saltflat.training.run import Run
+
+    loaded = Run.load(run)
+    found = evaluate_privately(
+        loaded, _rows(run, options),
+        epsilon=options["epsilon"], delta=options["delta"], size=options["size"],
+        disjoint=options["disjoint"], average=options["average"], randomness=options["randomness"],
+        account=account_for(options), device=options["device"],
+    )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(found.to_dict()))
+        return
+    click.echo(str(found))
+    if found.account is not None:
+        click.echo(f"charged to the account {found.account}, reservation {found.reservation}")
+    click.echo(f"recorded in {found.recorded_in}")
+
+
+def _rows(run: str, options: dict[str, Any]) -> Any:
+    """The hold-out: from what the options name, or from the data that the run was started with."""
+    from saltflat.cli.training_run import load_data, started_with
+    from saltflat.data import DataSet
+    from saltflat.record.folder import RunFolder
+
+    stored = started_with(RunFolder.open(run))
+    words = ("data", "data_dir", "label", "group")
+    chosen = {word: options[word] for word in words}
+    if options["data"] is None:
+        if stored is None:
+            raise InputError(
+                "data", None, "--data, because the run was started from Python", problem="is missing"
+            )
+        chosen = {word: options[word] if options[word] is not None else stored.get(word) for word in words}
+    model = None if stored is None else stored.get("model")
+    data: DataSet = load_data(chosen | {"model": model})
+    part = options["part"] or ("test" if data.test is not None else "all")
+    if part == "test" and data.test is None:
+        raise InputError(
+            "part", part, "'all' or 'train'", problem="is asked for, and the data has no test rows"
+        )
+    if part == "test":
+        return data.test
+    if part == "all" and data.test is not None:
+        import torch
+
+        from saltflat.data.source import Examples
+
+        both = (data.train, data.test)
+        groups = [rows.groups for rows in both]
+        return Examples(
+            torch.cat([rows.inputs for rows in both]), torch.cat([rows.targets for rows in both]),
+            data.provenance, data.name, data.num_classes,
+            None if any(g is None for g in groups) else torch.cat([g for g in groups if g is not None]),
+        )  # fmt: skip
+    return data.train
