@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from saltflat.training.fit import fit, steps
     from saltflat.training.prepare import layer_rules
     from saltflat.training.run import Run
+    from saltflat.training.trials import Tuned
+    from saltflat.training.tune import tune
 
 __version__ = "0.1.0"
 
@@ -33,10 +35,12 @@ _HOMES = {
     "RefusedError": "saltflat.errors",
     "Run": "saltflat.training.run",
     "SaltflatError": "saltflat.errors",
+    "Tuned": "saltflat.training.trials",
     "clipped_sum": "saltflat.engine",
     "fit": "saltflat.training.fit",
     "layer_rules": "saltflat.training.prepare",
     "steps": "saltflat.training.fit",
+    "tune": "saltflat.training.tune",
 }
 _CHAPTERS = ("audit", "data", "models", "plans", "theory")
 
@@ -50,6 +54,7 @@ __all__ = [
     "RefusedError",
     "Run",
     "SaltflatError",
+    "Tuned",
     "__version__",
     "audit",
     "clipped_sum",
@@ -60,6 +65,7 @@ __all__ = [
     "plans",
     "steps",
     "theory",
+    "tune",
 ]
 
 

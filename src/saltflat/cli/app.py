@@ -17,6 +17,7 @@ COMMANDS = {
     "quickstart": "the whole story on embedded data, in under two minutes on two cores",
     "train": "train one model with one method",
     "compare": "train several methods side by side, with several seeds",
+    "tune": "choose settings within the budget, or on public data",
     "calibrate": "from a budget to the noise it asks for",
     "account": "from noise to the budget it costs",
     "audit": "attack a plan's mechanism, and bound ε from below",

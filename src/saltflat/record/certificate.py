@@ -83,8 +83,14 @@ def certify(
     weights_hash: str | None,
     average_hash: str | None = None,
     finished: bool = True,
+    tuned_on: str | None = None,
+    selection: dict[str, Any] | None = None,
 ) -> Certificate:
-    """The certificate of a run. It claims the whole plan's ε, also when the run stopped early."""
+    """The certificate of a run. It claims the whole plan's ε, also when the run stopped early.
+
+    ``tuned_on`` names public data on which settings were chosen. ``selection`` says of a run that it was the best
+    of many, and what all of them cost together: then that is the claim.
+    """
     reasons = []
     if not plan.is_private:
         reasons.append("a release has no noise, or clipping is off")
@@ -93,6 +99,10 @@ def certify(
     claimed = math.inf if reasons else plan.epsilon
     replaced = None if reasons else plan.epsilon_replace_one
     second = None if reasons else plan.epsilon_rdp
+    accountant = "dp-accounting PLD"
+    if selection is not None and not reasons:
+        claimed, replaced, second = selection["epsilon"], None, selection["epsilon"]
+        accountant = "dp-accounting RDP, repeat-and-select"
     return Certificate(
         {
             "saltflat_certificate": FORMAT,
@@ -119,13 +129,15 @@ def certify(
             "population": plan.sampling.population,
             "divisor": plan.sampling.batch_size,
             "accountant": {
-                "name": "dp-accounting PLD",
+                "name": accountant,
                 "version": importlib.metadata.version("dp-accounting"),
                 "grid": used_grid(plan.events()),
             },
             "randomness": randomness,
             "seeded": seeded,
-            "not_covered": [*NOT_COVERED, *TIER_NOT_COVERED.get(randomness, ())],
+            "not_covered": [*_tuning_words(tuned_on, selection), *TIER_NOT_COVERED.get(randomness, ())],
+            "tuned_on": tuned_on,
+            "selection": selection,
             "trust": TRUST,
             "plan_hash": plan.hash,
             "planned_releases": plan.steps,
@@ -139,6 +151,27 @@ def certify(
             "saltflat": saltflat.__version__,
         }
     )
+
+
+def _tuning_words(tuned_on: str | None, selection: dict[str, Any] | None) -> list[str]:
+    first, *rest = NOT_COVERED
+    if selection is not None:
+        return [*rest, "the time that tuning took: it hints at how many trials there were"]
+    if tuned_on is not None:
+        return [f"{first}, beside the choice that was made on public data ({tuned_on})", *rest]
+    return [first, *rest]
+
+
+def _chosen(data: dict[str, Any]) -> list[str]:
+    """How the settings were chosen, if that is known."""
+    if (selection := data.get("selection")) is not None:
+        return [
+            f"Tuning is covered: the best of a random number of trials ({selection['law']}, "
+            f"{selection['repeats']:g} expected) over {len(selection['candidates'])} settings, "
+            f"by {selection['scored_by']}. One trial alone: ε = {selection['epsilon_alone']:.4g}."
+        ]
+    tuned_on = data.get("tuned_on")
+    return [] if tuned_on is None else [f"Tuned on public data ({tuned_on}), which costs nothing."]
 
 
 def _words(data: dict[str, Any]) -> list[str]:
@@ -157,6 +190,7 @@ def _words(data: dict[str, Any]) -> list[str]:
         f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
         f"Noise: tier {data['randomness']}.",
+        *_chosen(data),
         "Not covered:",
         *[f"  - {item}" for item in data["not_covered"]],
         f"Assumption: {data['trust']}",

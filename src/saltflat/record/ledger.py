@@ -96,6 +96,10 @@ class Ledger:
         tier = self._of_the_run("randomness")
         self._append({"kind": "resume", "step": step, "replayed": replayed, "lost": lost, **tier})
 
+    def record(self, kind: str, **facts: Any) -> None:
+        """Any other entry, such as the one that opens a tuning. Returns only when it is on disk."""
+        self._append({"kind": kind, **facts})
+
     def _of_the_run(self, key: str) -> dict[str, Any]:
         opened = self.entries[0] if self.entries else {}
         return {key: opened[key]} if key in opened else {}

@@ -95,7 +95,8 @@ class Session:
         randomness = loop.mechanism.randomness
         certificate = certify(
             loop.plan, ledger,
-            randomness=randomness.tier, seeded=randomness.seeded, finished=finished, **hashes,
+            randomness=randomness.tier, seeded=randomness.seeded, finished=finished,
+            tuned_on=_tuned_on(self.facts), **hashes,
         )  # fmt: skip
         if folder is not None:
             folder.write_json("certificate.json", certificate.data)
@@ -114,6 +115,12 @@ class Session:
         """``run.json``: time, layer rules, and what the caller wanted to be stored."""
         more = {} if self.facts is None else {"facts": self.facts}
         return {"seconds": self.seconds, "rules": self.rules, **more}
+
+
+def _tuned_on(facts: dict[str, Any] | None) -> str | None:
+    """The public data that settings were chosen on, if the caller said so; it survives being resumed."""
+    named = facts.get("tuned_on") if isinstance(facts, dict) else None
+    return named if isinstance(named, str) else None
 
 
 def prepare(
@@ -189,7 +196,7 @@ def prepare(
         torch.manual_seed(seed)
     if out is None:
         ledger = Ledger()
-        return Session(loop_with(ledger, seed), None, ledger, rules)
+        return Session(loop_with(ledger, seed), None, ledger, rules, facts=settings.get("facts"))
     return _begun(RunFolder.create(out), loop_with, rules, every, seed, settings.get("facts"))
 
 
