@@ -51,7 +51,17 @@ class Certificate:
                 "certificate", version, f"a certificate of format {FORMAT} or older",
                 problem="is the format of this certificate", cure="Update saltflat.",
             )  # fmt: skip
-        return Certificate(data)
+        read = Certificate(data)
+        try:  # all that it is asked for later
+            sound = (read.epsilon >= 0, str(read), read.is_private, read.is_finished)[0]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise InputError(
+                "certificate", type(error).__name__, "a certificate that saltflat wrote",
+                problem=f"came up when it was read ({error}): it was changed or damaged",
+            ) from error  # fmt: skip
+        if not sound or (read.is_private and math.isinf(read.epsilon)):
+            raise InputError("certificate", data["epsilon"], "epsilon >= 0, finite where the run is private")
+        return read
 
     @property
     def epsilon(self) -> float:

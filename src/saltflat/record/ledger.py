@@ -144,9 +144,14 @@ class Ledger:
         for entry in self.entries:
             if entry["kind"] != "release":
                 continue
-            noise = combined_noise(*entry["noise_multipliers"])
-            cap = entry.get("cap")
-            event = SampledGaussian(noise, entry["rate"], 1, entry["population"] if cap else None, cap)
+            try:
+                noise = combined_noise(*entry["noise_multipliers"])
+                cap = entry.get("cap")
+                event = SampledGaussian(noise, entry["rate"], 1, entry["population"] if cap else None, cap)
+            except (KeyError, TypeError, ValueError, OverflowError, ArithmeticError) as error:
+                raise LedgerError(
+                    f"Entry {entry.get('entry')} does not record a release as saltflat does ({error})."
+                ) from error
             same = run is not None and _alike(run, event)
             if run is not None and not same:
                 yield run

@@ -16,7 +16,7 @@ from saltflat.data.people import People
 from saltflat.data.source import Examples, Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
-from saltflat.errors import InputError, PrivacyWarning, SaltflatError, check_count, nearest
+from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError, check_count, nearest
 from saltflat.mechanism.exact import Grid
 from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, check_tier
 from saltflat.mechanism.sampling import check_rows
@@ -144,6 +144,7 @@ def prepare(
         raise InputError(
             "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
         )
+    _check_alone()
     unknown = [key for key in settings if key not in Settings.__annotations__]
     if unknown:
         raise InputError(
@@ -253,6 +254,17 @@ def _resumed(
     except BaseException:
         folder.let_go()
         raise
+
+
+def _check_alone() -> None:
+    """Refuse to be one of several ranks: each would train on all rows, and add noise for one release of its own."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise RefusedError(
+            "A model on several ranks",
+            "every rank would draw batches from the same rows, and the plan pays for one release a step.",
+            "Train in one process; micro-batches already use all its cores.",
+        )
 
 
 def check_seed(seed: int | None) -> None:
