@@ -219,7 +219,7 @@ def a_copy(of: Path, name: str) -> Path:
 
 
 @given(name=st.sampled_from(DONE), damages=byte_damages, values=value_damages, inside=st.booleans())
-@cases(500)
+@cases(300)
 def test_finished_runs_with_a_damaged_file(
     name: str, damages: Any, values: Any, inside: bool, runs: Path
 ) -> None:
@@ -243,7 +243,7 @@ def test_finished_runs_with_a_damaged_file(
 
 
 @given(name=st.sampled_from(CUT), damages=byte_damages, values=value_damages, inside=st.booleans())
-@cases(250)
+@cases(150)
 def test_cut_off_runs_with_a_damaged_file(
     name: str, damages: Any, values: Any, inside: bool, runs: Path
 ) -> None:

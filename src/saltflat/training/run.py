@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from saltflat.errors import InputError
+from saltflat.errors import InputError, is_number
 from saltflat.plan import Plan
 from saltflat.record.certificate import Certificate
 from saltflat.record.folder import RunFolder
@@ -80,16 +80,18 @@ class Run:
             raise InputError(
                 "model", model, "the model that was trained", problem=f"does not take the weights: {error}"
             ) from error
-        facts = opened.read_json("run.json") or {}
+        facts = opened.read_json("run.json")
+        facts = facts if isinstance(facts, dict) else {}  # it says how long the run took, and claims nothing
+        rules, seconds = facts.get("rules"), facts.get("seconds")
         return Run(
             opened.read_plan(),
             model,
             certificate,
             opened.read_metrics(),
             opened.read_tensors("average.safetensors"),
-            facts.get("rules", {}),
+            rules if isinstance(rules, dict) else {},
             opened.path,
-            facts.get("seconds", 0.0),
+            float(seconds) if is_number(seconds) and abs(seconds) < float("inf") else 0.0,
         )
 
 
