@@ -125,7 +125,7 @@ BUGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
     "weights left displaced after an ascent over several micro-batches": (
-        ("methods/test_methods_against_papers.py::test_a_step_starts_from_the_undisplaced_weights",
+        ("methods/test_methods_laws.py::test_a_step_starts_from_the_undisplaced_weights",
          "training/test_training_fit.py::test_displaced_weights_come_back_bit_for_bit_also_after_an_error"),
         ("displaced weights that are kept",),
     ),
@@ -171,7 +171,7 @@ def length(grads: dict[str, torch.Tensor]) -> float:
 
 
 def test_a_bias_counts_for_the_norm() -> None:
-    """An input of zeros moves biases alone: their gradient is clipped. Fails for a norm without biases (tried)."""
+    """An input of zeros moves biases alone: their gradient is clipped."""
     model = nn.Linear(4, 3).double()
     with torch.no_grad():
         model.bias.copy_(torch.tensor([9.0, -9.0, 0.0]))

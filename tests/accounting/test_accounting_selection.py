@@ -78,7 +78,7 @@ def test_theorem_6_in_closed_form() -> None:
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("mean", [2.0, 8.0, 30.0])
 def test_dp_accountings_own_event_agrees(law: Law, mean: float) -> None:
-    """Fails when the factor 1 + η is left out, or γ is the mean's inverse for the logarithmic law (tried)."""
+    """Fails when the factor 1 + η is left out (tried)."""
     import dp_accounting as dpa
     from dp_accounting import dp_event, rdp
 

@@ -75,9 +75,7 @@ def test_the_budget_covers_all_trials_and_the_choice(tmp_path: Path) -> None:
 def test_only_the_best_is_shown(
     tmp_path: Path, always_three: list[float], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Files, streams and values hold one score and one run. Fails when the best is not taken, or when a trial
-    gets a folder of its own (tried).
-    """
+    """Files, streams and values hold one score and one run. Fails when the worst is taken (tried)."""
     found = tuned(out=tmp_path / "here")
     assert len(always_three) == 3
     assert found.score == max(always_three)

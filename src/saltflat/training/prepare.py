@@ -83,11 +83,11 @@ class Session:
         """
         loop, folder, ledger = self.loop, self.folder, self.ledger
         self.taken = self.seconds
-        hashes: dict[str, str | None] = {"weights_hash": None, "average_hash": None}
+        weights_hash = average_hash = None
         if folder is not None:
-            hashes["weights_hash"] = folder.write_tensors("weights.safetensors", loop.model.state_dict())
+            weights_hash = folder.write_tensors("weights.safetensors", loop.model.state_dict())
             if loop.average.average is not None:
-                hashes["average_hash"] = folder.write_tensors("average.safetensors", loop.average.average)
+                average_hash = folder.write_tensors("average.safetensors", loop.average.average)
             folder.write_json("run.json", self.about())
             if not finished:  # it may have been stopped between writing an entry and knowing of it
                 ledger.close()
@@ -96,7 +96,7 @@ class Session:
         certificate = certify(
             loop.plan, ledger,
             randomness=randomness.tier, seeded=randomness.seeded, finished=finished,
-            tuned_on=_tuned_on(self.facts), **hashes,
+            weights_hash=weights_hash, average_hash=average_hash, tuned_on=_tuned_on(self.facts),
         )  # fmt: skip
         if folder is not None:
             folder.write_json("certificate.json", certificate.data)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from saltflat.errors import InputError, is_number
+from saltflat.errors import InputError
 from saltflat.plan import Plan
 from saltflat.record.certificate import Certificate
 from saltflat.record.folder import RunFolder
@@ -83,6 +83,7 @@ class Run:
         facts = opened.read_json("run.json")
         facts = facts if isinstance(facts, dict) else {}  # it says how long the run took, and claims nothing
         rules, seconds = facts.get("rules"), facts.get("seconds")
+        told = isinstance(seconds, int | float) and 0 <= seconds < float("inf")
         return Run(
             opened.read_plan(),
             model,
@@ -91,7 +92,7 @@ class Run:
             opened.read_tensors("average.safetensors"),
             rules if isinstance(rules, dict) else {},
             opened.path,
-            float(seconds) if is_number(seconds) and abs(seconds) < float("inf") else 0.0,
+            float(seconds or 0.0) if told else 0.0,
         )
 
 

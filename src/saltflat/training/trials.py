@@ -178,11 +178,11 @@ class Trials:
         settings = dict(tuning.points[number])
         row = metrics_row(loop, loop.last_step(), evaluate)
         row["epsilon_so_far"] = "inf" if self.seed is not None else round(tuning.epsilon, 6)
-        hashes: dict[str, str | None] = {"weights_hash": None, "average_hash": None}
+        weights_hash = average_hash = None
         if folder is not None:
-            hashes["weights_hash"] = folder.write_tensors("weights.safetensors", loop.model.state_dict())
+            weights_hash = folder.write_tensors("weights.safetensors", loop.model.state_dict())
             if loop.average.average is not None:
-                hashes["average_hash"] = folder.write_tensors("average.safetensors", loop.average.average)
+                average_hash = folder.write_tensors("average.safetensors", loop.average.average)
             if (spec := getattr(loop.model, "saltflat_spec", None)) is not None:
                 folder.write_json("model.json", spec)
             session.facts = facts | {"settings": settings}
@@ -193,7 +193,8 @@ class Trials:
         certificate = certify(
             loop.plan, session.ledger,
             randomness=loop.mechanism.randomness.tier, seeded=self.seed is not None,
-            selection=self._selection(settings, score), **hashes,
+            selection=self._selection(settings, score),
+            weights_hash=weights_hash, average_hash=average_hash,
         )  # fmt: skip
         if folder is not None:
             folder.write_json("certificate.json", certificate.data)
