@@ -3,14 +3,30 @@
 The tests' models are small: several threads would only wait for one another, most of all on a busy machine.
 """
 
+from __future__ import annotations
+
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
 import pytest
 import torch
 
+if TYPE_CHECKING:
+    from cli.cli_helpers import Inside
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Inside:
+    """``saltflat ARGUMENTS`` in this process, in a folder of its own."""
+    from cli_helpers import Inside
+
+    monkeypatch.chdir(tmp_path)
+    return Inside(monkeypatch, capsys)
 
 
 @pytest.fixture

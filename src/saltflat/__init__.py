@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from saltflat.training.fit import fit, steps
     from saltflat.training.prepare import layer_rules
     from saltflat.training.run import Run
+    from saltflat.training.trials import Tuned
+    from saltflat.training.tune import tune
 
 __version__ = "0.1.0"
 
@@ -37,11 +39,13 @@ _HOMES = {
     "RefusedError": "saltflat.errors",
     "Run": "saltflat.training.run",
     "SaltflatError": "saltflat.errors",
+    "Tuned": "saltflat.training.trials",
     "clipped_sum": "saltflat.engine",
     "evaluate_privately": "saltflat.training.evaluate_privately",
     "fit": "saltflat.training.fit",
     "layer_rules": "saltflat.training.prepare",
     "steps": "saltflat.training.fit",
+    "tune": "saltflat.training.tune",
     "verify": "saltflat.record.verify",
 }
 _CHAPTERS = ("accounting", "audit", "data", "models", "plans", "theory")
@@ -57,6 +61,7 @@ __all__ = [
     "RefusedError",
     "Run",
     "SaltflatError",
+    "Tuned",
     "__version__",
     "accounting",
     "audit",
@@ -69,6 +74,7 @@ __all__ = [
     "plans",
     "steps",
     "theory",
+    "tune",
     "verify",
 ]
 

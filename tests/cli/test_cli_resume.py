@@ -22,12 +22,6 @@ PLAN = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Inside:
-    monkeypatch.chdir(tmp_path)
-    return Inside(monkeypatch, capsys)
-
-
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_a_finished_one_says_so(tmp_path: Path) -> None:
     """Killed, resumed, and asked for again: the same JSON, exit code 0."""

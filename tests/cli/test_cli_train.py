@@ -16,12 +16,6 @@ from saltflat.record.ledger import Ledger
 QUICK = ("--noise-multiplier", "4", "--delta", "1e-4", "--batch-size", "256", "--steps", "12")
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Inside:
-    monkeypatch.chdir(tmp_path)
-    return Inside(monkeypatch, capsys)
-
-
 @pytest.mark.slow
 def test_train_on_digits(tmp_path: Path) -> None:
     """A budget in, a folder out that Python reads again."""

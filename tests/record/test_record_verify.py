@@ -32,6 +32,18 @@ from saltflat.plan import Ema, Plan, QuantileClipping, TruncatedPoisson
 from saltflat.record import verify as verifying
 from saltflat.record.canonical import parsed, spelled
 from saltflat.record.certificate import NOT_COVERED, SEALS
+from saltflat.record.selected import selection_of
+
+TUNED: dict[str, Any] = {
+    "saltflat_tuning": 1, "law": "geometric", "repeats": 2.0, "score_noise": None, "delta": 1e-4,
+    "candidates": [
+        {
+            "settings": {"learning_rate": 1.0},
+            "plan_hash": "ab",
+            "events": [{"noise_multiplier": 2.0, "rate": 0.1, "steps": 3}],
+        },
+    ],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +322,10 @@ def test_every_statement_of_the_certificate_is_computed_again(run: Path) -> None
             data = {key: other(value)}
             if key in ("unit", "relation"):
                 data = {key: {"example": "person", "add-remove": "zero-out"}[value]}
+            if key == "account":
+                data = {key: {"account": "a", "account_id": "b", "reservation": "c"}}
+            if key == "selection":
+                data = {key: selection_of(TUNED, {"learning_rate": 1.0}, 0.5)}
             certified_anew(run, **data)
             assert set(failed(run)) & {"claims", "epsilon", "plan", "certificate", "finished"}, key
             certified_anew(run, **{key: value})
@@ -320,9 +336,9 @@ def test_every_statement_of_the_certificate_is_computed_again(run: Path) -> None
     ("change", "check"),
     [
         ({"epsilon": 0.01}, "epsilon"),
-        ({"epsilon": "inf"}, "claims"),
+        ({"epsilon": "inf"}, "certificate"),
         ({"epsilon": True}, "epsilon"),
-        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": -1.0}, "certificate"),
         ({"delta": 1e-9}, "claims"),
         ({"population": 400}, "claims"),
         ({"population": 40.0}, "claims"),

@@ -17,6 +17,7 @@ COMMANDS = {
     "quickstart": "the whole story on embedded data, in under two minutes on two cores",
     "train": "train one model with one method",
     "compare": "train several methods side by side, with several seeds",
+    "tune": "choose settings within the budget, or on public data",
     "evaluate": "the accuracy of a run on private rows, released with noise",
     "calibrate": "from a budget to the noise it asks for",
     "account": "from noise to the budget it costs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -191,6 +191,16 @@ def _facts_of(folder: RunFolder) -> dict[str, Any]:
 
 def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = None) -> Plan:
     """The plan that the options describe; what is missing is filled in, and said in the plan's notes."""
+    given = plan_settings(data, options, model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", PrivacyWarning)
+        return plans.by_name(options["method"], **given)
+
+
+def plan_settings(
+    data: DataSet, options: dict[str, Any], model: nn.Module | None = None, elsewhere: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The plan's arguments that the options describe, but for those that are said ``elsewhere``."""
     given = {word: options[word] for word in PLAN_WORDS if options.get(word) is not None}
     accepted = inspect.signature(plans.METHODS.get(options["method"].split("+")[0], plans.dp_sgd)).parameters
     own = {word: options[word] for word in METHOD_WORDS if options.get(word) is not None}
@@ -212,7 +222,7 @@ def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = N
         given["epsilon"] = 3.0
     if given.get("preset"):
         given["model"] = options["model"]
-    elif "batch_size" not in given:
+    elif "batch_size" not in {*given, *elsewhere}:
         given["batch_size"] = default_batch_size(given["population"])
     if model is not None:
         given["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -224,9 +234,7 @@ def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = N
         )
         views = options.get("views")
         given["multiplicity"] = Multiplicity(1 if views is None else views, names)
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", PrivacyWarning)
-        return plans.by_name(options["method"], **given)
+    return given
 
 
 def default_batch_size(population: int) -> int:

@@ -23,7 +23,7 @@ FORMAT = 2
 
 FILES = (
     "plan.json", "ledger.jsonl", "weights.safetensors", "average.safetensors", "metrics.jsonl", "model.json",
-    "run.json",
+    "run.json", "tuning.jsonl",
 )  # fmt: skip
 """What a certificate vouches for, byte by byte. The page and the certificate have hashes of their own."""
 
@@ -68,7 +68,17 @@ class Certificate:
                 "certificate", version, f"a certificate of format {FORMAT} or older",
                 problem="is the format of this certificate", cure="Update saltflat.",
             )  # fmt: skip
-        return Certificate(data)
+        read = Certificate(data)
+        try:  # all that it is asked for later
+            sound = (read.epsilon >= 0, str(read), read.is_private, read.is_finished)[0]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise InputError(
+                "certificate", type(error).__name__, "a certificate that saltflat wrote",
+                problem=f"came up when it was read ({error}): it was changed or damaged",
+            ) from error  # fmt: skip
+        if not sound or (read.is_private and math.isinf(read.epsilon)):
+            raise InputError("certificate", data["epsilon"], "epsilon >= 0, finite where the run is private")
+        return read
 
     @property
     def epsilon(self) -> float:
@@ -103,11 +113,15 @@ def certify(
     seeded: bool,
     files: Mapping[str, str] | None = None,
     finished: bool = True,
+    tuned_on: str | None = None,
+    selection: dict[str, Any] | None = None,
 ) -> Certificate:
     """The certificate of a run. It claims the whole plan's ε, also when the run stopped early.
 
     ``files`` are the hashes of the run's files. Everything else follows from plan and ledger, so that whoever
     has those two can make the certificate again and compare: that is what `saltflat.record.verify` does.
+    ``tuned_on`` names public data on which settings were chosen. ``selection`` says of a run that it was the best
+    of many, and what all of them cost together: then that is the claim.
     """
     reasons = []
     if not plan.is_private:
@@ -119,6 +133,10 @@ def certify(
     claimed = math.inf if reasons else plan.epsilon
     replaced = None if reasons else plan.epsilon_replace_one
     second = None if reasons else plan.epsilon_rdp
+    accountant = "dp-accounting PLD"
+    if selection is not None and not reasons:
+        claimed, replaced, second = selection["epsilon"], None, selection["epsilon"]
+        accountant = "dp-accounting RDP, repeat-and-select"
     parts = shares([plan.sampling.event(plan.effective_noise(phase), phase.steps) for phase in plan.phases])
     return sealed(
         {
@@ -149,13 +167,15 @@ def certify(
             "population": plan.sampling.population,
             "divisor": plan.sampling.batch_size,
             "accountant": {
-                "name": "dp-accounting PLD",
+                "name": accountant,
                 "version": importlib.metadata.version("dp-accounting"),
                 "grid": _plain(used_grid(plan.events())),
             },
             "randomness": randomness,
             "seeded": seeded,
-            "not_covered": [*NOT_COVERED, *TIER_NOT_COVERED.get(randomness, ())],
+            "not_covered": [*_tuning_words(tuned_on, selection), *TIER_NOT_COVERED.get(randomness, ())],
+            "tuned_on": tuned_on,
+            "selection": selection,
             "trust": TRUST,
             "account": _account(ledger),
             "plan_hash": plan.hash,
@@ -197,6 +217,27 @@ def _account_words(account: dict[str, Any] | None) -> list[str]:
     return [f"Other runs: within the account {account['account']!r}, reservation {account['reservation']}."]
 
 
+def _tuning_words(tuned_on: str | None, selection: dict[str, Any] | None) -> list[str]:
+    first, *rest = NOT_COVERED
+    if selection is not None:
+        return [*rest, "the time that tuning took: it hints at how many trials there were"]
+    if tuned_on is not None:
+        return [f"{first}, beside the choice that was made on public data ({tuned_on})", *rest]
+    return [first, *rest]
+
+
+def _chosen(data: dict[str, Any]) -> list[str]:
+    """How the settings were chosen, if that is known."""
+    if (selection := data.get("selection")) is not None:
+        return [
+            f"Tuning is covered: the best of a random number of trials ({selection['law']}, "
+            f"{selection['repeats']:g} expected) over {len(selection['candidates'])} settings, "
+            f"by {selection['scored_by']}. One trial alone: ε = {selection['epsilon_alone']:.4g}."
+        ]
+    tuned_on = data.get("tuned_on")
+    return [] if tuned_on is None else [f"Tuned on public data ({tuned_on}), which costs nothing."]
+
+
 def _words(data: dict[str, Any]) -> list[str]:
     if not data["private"]:
         return ["NOT PRIVATE: this run makes no claim, because " + "; ".join(data["why_not_private"]) + "."]
@@ -213,6 +254,7 @@ def _words(data: dict[str, Any]) -> list[str]:
         f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
         f"Noise: tier {data['randomness']}. Ledger: {data['ledger_entries']} entries, head {data['ledger_head']}.",
+        *_chosen(data),
         *_account_words(data.get("account")),
         "Not covered:",
         *[f"  - {item}" for item in data["not_covered"]],

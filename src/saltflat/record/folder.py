@@ -23,6 +23,7 @@ from saltflat.record.ledger import Ledger, LedgerError
 from saltflat.record.lock import NAME as LOCK
 from saltflat.record.lock import FolderLock
 from saltflat.record.packed import DamagedError, own_copies
+from saltflat.record.selected import TUNING
 
 
 class RunFolder:
@@ -45,6 +46,12 @@ class RunFolder:
             raise InputError("out", str(path), "a folder", problem="is a file")
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.hold()
+        if folder.file(TUNING).exists():
+            folder.let_go()
+            raise InputError(
+                "out", str(path), "a folder without a run in it", problem="already holds a tuning",
+                cure="Choose another name. Also a tuning that was cut off has spent its epsilon.",
+            )  # fmt: skip
         if folder.file("plan.json").exists() or folder._has_releases():
             folder.let_go()
             raise InputError(
@@ -119,6 +126,14 @@ class RunFolder:
     def ledger(self) -> Ledger:
         """A new ledger that writes into the folder."""
         return Ledger(self.file("ledger.jsonl"))
+
+    def write_ledger(self, ledger: Ledger) -> None:
+        """A ledger that was kept in memory, whole. Only where another record was written ahead of it."""
+        self.write("ledger.jsonl", "".join(json.dumps(entry) + "\n" for entry in ledger.entries))
+
+    def tuning_ledger(self) -> Ledger:
+        """A new record of a tuning that writes into the folder."""
+        return Ledger(self.file(TUNING))
 
     def read_ledger(self, *, cut_short: bool = False) -> Ledger:
         """The recorded ledger, its chain checked; with ``cut_short``, without a line that a crash cut short."""

@@ -96,7 +96,7 @@ class Ledger:
         self._append({"kind": "resume", "step": step, "replayed": replayed, "lost": lost, **tier})
 
     def record(self, kind: str, **facts: Any) -> None:
-        """Record anything else: an account, an evaluation. Returns only when the record is on disk."""
+        """Any other entry: an account, an evaluation, a tuning. Returns only when it is on disk."""
         self._append({"kind": kind, **facts})
 
     def _of_the_run(self, key: str) -> dict[str, Any]:
@@ -143,9 +143,14 @@ class Ledger:
         for entry in self.entries:
             if entry["kind"] != "release":
                 continue
-            noise = combined_noise(*entry["noise_multipliers"])
-            cap = entry.get("cap")
-            event = SampledGaussian(noise, entry["rate"], 1, entry["population"] if cap else None, cap)
+            try:
+                noise = combined_noise(*entry["noise_multipliers"])
+                cap = entry.get("cap")
+                event = SampledGaussian(noise, entry["rate"], 1, entry["population"] if cap else None, cap)
+            except (KeyError, TypeError, ValueError, OverflowError, ArithmeticError) as error:
+                raise LedgerError(
+                    f"Entry {entry.get('entry')} does not record a release as saltflat does ({error})."
+                ) from error
             same = run is not None and _alike(run, event)
             if run is not None and not same:
                 yield run

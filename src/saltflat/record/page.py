@@ -127,6 +127,17 @@ def _about(data: dict[str, Any]) -> list[str]:
             f"went on after an interruption {data['resumed']:,} times",
         ),
     ]
+    if (tuned_on := data.get("tuned_on")) is not None:
+        rows.append(("Tuning", f"settings chosen on public data ({_text(tuned_on)}), which costs nothing"))
+    if (selection := data.get("selection")) is not None:
+        rows.append(
+            (
+                "Tuning",
+                f"covered: the best of a random number of trials ({_text(selection['law'])}, "
+                f"{_figure(selection['repeats'])} expected) over {len(selection['candidates'])} settings, by "
+                f"{_text(selection['scored_by'])}; one trial alone has ε = {_figure(selection['epsilon_alone'])}",
+            )
+        )
     if (account := data.get("account")) is not None:
         named = f"{_text(account['account'])}, reservation {_text(account['reservation'])}"
         rows.append(("Other runs", f"within one budget for the data: account {named}"))

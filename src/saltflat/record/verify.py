@@ -33,6 +33,7 @@ from saltflat.record.certificate import FILES, FORMAT, Certificate, certify, sea
 from saltflat.record.comparing import ROUNDING, differences, figure, is_figure
 from saltflat.record.findings import Accepted, Faults, Finding, NotTried, Verification, judged
 from saltflat.record.ledger import Ledger
+from saltflat.record.selected import recorded_selection
 
 Accept = Literal["not-private", "unfinished"]
 
@@ -293,7 +294,8 @@ class _Verifier:
         again = certify(
             plan, ledger,
             randomness=opened["randomness"], seeded=opened["seeded"], files=self.hashes,
-            finished=finished is True,
+            finished=finished is True, tuned_on=self.tuned_on(),
+            selection=recorded_selection(self.folder, plan, ledger),
         ).data  # fmt: skip
         faults = differences(stated, again)
         if finished is True and ledger.releases != plan.steps:
@@ -308,6 +310,12 @@ class _Verifier:
             raise Faults(*faults)
         here, there = again["accountant"]["version"], stated["accountant"]["version"]
         return None if here == there else f"computed with dp-accounting {there}, checked with {here}"
+
+    def tuned_on(self) -> str | None:
+        """The public data that settings were chosen on, by run.json: the user's word."""
+        facts = parsed(read_bounded(self.folder / "run.json"), "run.json").get("facts")
+        named = facts.get("tuned_on") if isinstance(facts, dict) else None
+        return named if isinstance(named, str) else None
 
     def check_page(self) -> str | None:
         stated = self.need(self.certificate, "there is no certificate to compare with")

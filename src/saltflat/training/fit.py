@@ -114,7 +114,7 @@ def _trained(
     loop, history = session.loop, session.history
 
     def measured() -> None:
-        row = _metrics(loop, loop.last_step(), evaluate)
+        row = metrics_row(loop, loop.last_step(), evaluate)
         history.append(row)
         if session.folder is not None:
             session.folder.append_metrics(row)
@@ -169,7 +169,7 @@ def steps(
             session.let_go()
 
 
-def _metrics(loop: Loop, step: Step, data: Any) -> dict[str, Any]:
+def metrics_row(loop: Loop, step: Step, data: Any) -> dict[str, Any]:
     """A row of the history: public facts, and exact numbers about the evaluation data."""
     spent = loop.plan.events(step.number)
     sofar = epsilon(spent, loop.plan.budget.delta, grid=COARSE)

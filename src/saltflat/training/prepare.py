@@ -16,7 +16,7 @@ from saltflat.data.people import People
 from saltflat.data.source import Examples, Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
-from saltflat.errors import InputError, PrivacyWarning, SaltflatError, check_count, nearest
+from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError, check_count, nearest
 from saltflat.mechanism.exact import Grid
 from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, check_tier
 from saltflat.mechanism.sampling import check_rows
@@ -99,6 +99,7 @@ class Session:
         certificate = certify(
             loop.plan, ledger,
             randomness=randomness.tier, seeded=randomness.seeded, finished=finished, files=files,
+            tuned_on=_tuned_on(self.facts),
         )  # fmt: skip
         if folder is not None:
             folder.write_certificate(certificate)
@@ -117,6 +118,12 @@ class Session:
         """``run.json``: time, layer rules, and what the caller wanted to be stored."""
         more = {} if self.facts is None else {"facts": self.facts}
         return {"seconds": self.seconds, "rules": self.rules, **more}
+
+
+def _tuned_on(facts: dict[str, Any] | None) -> str | None:
+    """The public data that settings were chosen on, if the caller said so; it survives being resumed."""
+    named = facts.get("tuned_on") if isinstance(facts, dict) else None
+    return named if isinstance(named, str) else None
 
 
 def prepare(
@@ -140,6 +147,7 @@ def prepare(
         raise InputError(
             "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
         )
+    _check_alone()
     unknown = [key for key in settings if key not in Settings.__annotations__]
     if unknown:
         raise InputError(
@@ -194,7 +202,7 @@ def prepare(
         torch.manual_seed(seed)
     if out is None:
         ledger = Ledger()
-        return Session(loop_with(ledger, seed), None, ledger, rules)
+        return Session(loop_with(ledger, seed), None, ledger, rules, facts=settings.get("facts"))
     return _begun(RunFolder.create(out), loop_with, rules, every, seed, settings.get("facts"))
 
 
@@ -253,6 +261,17 @@ def _resumed(
     except BaseException:
         folder.let_go()
         raise
+
+
+def _check_alone() -> None:
+    """Refuse to be one of several ranks: each would train on all rows, and add noise for one release of its own."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise RefusedError(
+            "A model on several ranks",
+            "every rank would draw batches from the same rows, and the plan pays for one release a step.",
+            "Train in one process; micro-batches already use all its cores.",
+        )
 
 
 def check_seed(seed: int | None) -> None:

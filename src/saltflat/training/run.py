@@ -83,16 +83,19 @@ class Run:
             raise InputError(
                 "model", model, "the model that was trained", problem=f"does not take the weights: {error}"
             ) from error
-        facts = opened.read_json("run.json") or {}
+        facts = opened.read_json("run.json")
+        facts = facts if isinstance(facts, dict) else {}  # it says how long the run took, and claims nothing
+        rules, seconds = facts.get("rules"), facts.get("seconds")
+        told = isinstance(seconds, int | float) and 0 <= seconds < float("inf")
         return Run(
             opened.read_plan(),
             model,
             certificate,
             opened.read_metrics(),
             opened.read_tensors("average.safetensors"),
-            facts.get("rules", {}),
+            rules if isinstance(rules, dict) else {},
             opened.path,
-            facts.get("seconds", 0.0),
+            float(seconds or 0.0) if told else 0.0,
         )
 
 

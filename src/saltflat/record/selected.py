@@ -1,0 +1,73 @@
+"""A run that was chosen among many: what its certificate says of the choice, and whether the records agree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from saltflat.accounting.selection import Repetitions, repeated_epsilon
+from saltflat.plan import Plan
+from saltflat.plan.tuning import repeated_from_dict
+from saltflat.record.canonical import LARGEST_LEDGER, DamagedError, parsed, read_bounded, same
+from saltflat.record.ledger import Ledger
+
+TUNING = "tuning.jsonl"
+MOST_CANDIDATES = 1000
+
+
+def selection_of(declared: Mapping[str, Any], settings: Mapping[str, Any], score: float) -> dict[str, Any]:
+    """What a certificate says of a choice: what was declared, what it costs by that alone, and what was chosen."""
+    repeated, delta = repeated_from_dict(declared)
+    noise = repeated.score_noise
+    canonical = json.dumps(declared, sort_keys=True, separators=(",", ":"))
+    return dict(declared) | {
+        "tuning_hash": hashlib.sha256(canonical.encode()).hexdigest(),
+        "epsilon": repeated_epsilon(repeated, delta),
+        "epsilon_alone": repeated_epsilon(replace(repeated, repetitions=Repetitions(1.0)), delta),
+        "scored_by": "right answers on public rows"
+        if noise is None
+        else f"a count of right answers on held-out private rows with noise {noise:g}",
+        "chosen": dict(settings),
+        "score": score,
+    }
+
+
+def recorded_selection(folder: Path, plan: Plan, ledger: Ledger) -> dict[str, Any] | None:
+    """The choice by the folder's own record of it, computed again; None if the run was not chosen among many.
+
+    Refuses a record that is not that of this plan and this ledger, or that declares another δ.
+    """
+    path = folder / TUNING
+    if not path.exists():
+        return None
+    read_bounded(path, LARGEST_LEDGER)
+    entries = Ledger.read(path).entries
+    if [entry["kind"] for entry in entries] != ["tuning", "selected"]:
+        raise DamagedError(f"{TUNING} does not hold a declaration and a choice.")
+    opened, chosen = entries
+    declared = parsed(json.dumps(opened["tuning"]).encode(), TUNING)
+    candidates = declared["candidates"]
+    if len(candidates) > MOST_CANDIDATES:
+        raise DamagedError(f"{TUNING} declares {len(candidates):,} candidates.")
+    own = [
+        {"noise_multiplier": event.noise_multiplier, "rate": event.rate, "steps": event.steps}
+        for event in plan.events()
+    ]
+    wanted = {"settings": chosen["settings"], "plan_hash": plan.hash, "events": own}
+    if not any(same(candidate, wanted) for candidate in candidates):
+        raise DamagedError(f"{TUNING} declares no candidate with this plan and these settings.")
+    facts = {
+        "plan_hash": (chosen["plan_hash"], plan.hash),
+        "ledger_head": (chosen["ledger_head"], ledger.head),
+        "delta": (declared["delta"], plan.budget.delta),
+        "seeded": (opened["seeded"], ledger.entries[0].get("seeded")),
+        "randomness": (opened["randomness"], ledger.entries[0].get("randomness")),
+    }
+    for key, (stated, expected) in facts.items():
+        if not same(stated, expected):
+            raise DamagedError(f"{TUNING} has {key} = {stated!r}; the run has {expected!r}.")
+    return selection_of(declared, chosen["settings"], chosen["score"])

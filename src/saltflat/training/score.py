@@ -1,0 +1,99 @@
+"""The score of a trial: how many answers are right, on public rows exactly, on private ones with noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saltflat.data.people import People
+from saltflat.data.source import Examples, Source, as_source, map_tensors
+from saltflat.engine.calling import call_model
+from saltflat.errors import InputError
+from saltflat.mechanism.exact import Grid, noised_on_grid
+from saltflat.mechanism.noise import gaussian
+from saltflat.mechanism.randomness import Randomness
+from saltflat.mechanism.sampling import draw
+from saltflat.mechanism.streams import CryptographicStream
+from saltflat.plan import Poisson
+from saltflat.training.evaluate import BATCH, evaluating
+
+
+def held_out(
+    data: Any, fraction: float, groups: Any, stream: CryptographicStream
+) -> tuple[Examples, Examples]:
+    """Training rows and held-out rows: each unit is held out by a coin of its own.
+
+    Guarantees: the side of a unit does not depend on the other units, nor on how many there are. All rows of
+    a person are on one side.
+    """
+    if isinstance(fraction, bool) or not isinstance(fraction, float) or not 0 < fraction < 1:
+        raise InputError("validation_fraction", fraction, "0 < validation_fraction < 1", cure="0.1 is usual.")
+    source = as_source(data)
+    if not isinstance(source, Examples):
+        raise InputError(
+            "data", data, "rows in memory, so that some can be held out",
+            cure="Or bring the rows to score on: validation=.",
+        )  # fmt: skip
+    ids = groups if groups is not None else source.groups
+    if ids is None:
+        count, unit_of = len(source), torch.arange(len(source))
+    else:
+        people, unit_of = torch.as_tensor(ids).unique(return_inverse=True)
+        count = len(people)
+    chosen = torch.zeros(count, dtype=torch.bool)
+    chosen[draw(Poisson(1, fraction), count, stream)] = True  # the rate itself: no count goes into it
+    held = chosen[unit_of]
+    return _rows(source, ids, ~held), _rows(source, ids, held)
+
+
+def _rows(source: Examples, ids: Any, mask: Tensor) -> Examples:
+    groups = None if ids is None else torch.as_tensor(ids)[mask]
+    inputs = map_tensors(lambda t: t[mask], source.inputs)
+    return replace(source, inputs=inputs, targets=source.targets[mask], groups=groups)
+
+
+@torch.no_grad()
+def right_answers(model: nn.Module, source: Source, device: torch.device) -> Tensor:
+    """1 for every row whose class the model finds, else 0. Private where the rows are."""
+    found = []
+    with evaluating(model):
+        for some in torch.arange(len(source)).split(BATCH):
+            inputs, targets = source.fetch(some)
+            outputs = call_model(model, map_tensors(lambda t: t.to(device), inputs))
+            logits = outputs[0] if isinstance(outputs, tuple) else outputs
+            if targets.is_floating_point() or logits.dim() != 2 or logits.shape[1] < 2:
+                raise InputError(
+                    "targets", str(targets.dtype), "class labels, and a model with an output for each class",
+                    problem="cannot be scored by right answers",
+                )  # fmt: skip
+            found.append((logits.argmax(1).cpu() == targets.cpu()).double())
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+
+
+def noised_count(
+    model: nn.Module,
+    rows: Examples,
+    noise: float,
+    randomness: Randomness,
+    device: torch.device,
+    *,
+    by_person: bool,
+) -> float:
+    """The number of right answers among private rows, with noise of this standard deviation.
+
+    A unit adds at most one: a row 0 or 1, a person the share of their rows that is right. In the exact tier
+    shares are rounded down to a grid and added up in integers.
+    """
+    shares = right_answers(model, rows, device) if len(rows) else torch.zeros(0, dtype=torch.float64)
+    if by_person and len(rows):
+        shares = torch.stack([shares[some].mean() for some in People(rows, rows.groups).rows_of])
+    stream = randomness.noise
+    if randomness.tier == "exact":
+        assert isinstance(stream, CryptographicStream)
+        grid = Grid.for_clip_norm(1.0)
+        total = {"count": (shares / grid.step).floor().long().sum()}
+        return float(noised_on_grid(total, grid, noise, 1.0, stream)["count"])
+    return float(shares.sum()) + float(gaussian(torch.Size([]), noise, stream.device, stream))
