@@ -212,11 +212,8 @@ def _claim(epsilon: float, delta: float, size: int | None, source: Source, run: 
 def _right_answers(model: nn.Module, source: Source, device: torch.device, *, alone: bool) -> int:
     """The centred count of right answers. With ``alone`` every unit is asked by itself."""
     total = 0
-    if len(source):
-        _check_model(model, source, device)
+    _check_model(model, source, device)
     for indices in torch.arange(len(source)).split(1 if alone else BATCH):
-        if not len(indices):
-            continue
         rows = units_of(source, indices)
         logits = _logits(model, map_tensors(lambda t: t.to(device), rows.inputs))
         right = (logits.argmax(1).cpu() == rows.targets.cpu()).double()

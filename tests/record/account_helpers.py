@@ -1,13 +1,9 @@
-"""A process that takes from an account until it is refused: python account_worker.py FOLDER NAME.
-
-It prints how often it was granted something. `dies_at` lets a process die in the middle of a write.
-"""
+"""Processes that take from an account until they are refused, and one that dies in the middle of a write."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 
 from saltflat.accounting import SampledGaussian
 from saltflat.errors import OverdrawnError
@@ -47,7 +43,3 @@ def taken(account: Account) -> int:
         except OverdrawnError:
             return granted
         granted += 1
-
-
-if __name__ == "__main__":
-    print(taken(Account.open(sys.argv[2], budgets=sys.argv[1])), flush=True)
