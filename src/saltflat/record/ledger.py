@@ -182,7 +182,7 @@ class Ledger:
                 entry = json.loads(line)
                 sound = entry["hash"] == entry_hash(entry) and entry["previous"] == previous
                 version = entry.get("format", FORMAT)
-            except (json.JSONDecodeError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise LedgerError(f"{path.name}: entry {number} cannot be read ({error}).") from error
             if isinstance(version, int) and version > FORMAT:
                 raise LedgerError(
