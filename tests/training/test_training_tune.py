@@ -180,6 +180,8 @@ def test_the_law_may_give_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ({"grid": {"steps": list(range(1, 2000))}}, "points are too many"),
         ({"epsilon": math.inf}, "epsilon"),
         ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": -1.0, "steps": None}, "epsilon"),
+        ({"evaluate": (torch.zeros(4, 9).double(), torch.zeros(4).long())}, "evaluate"),
         ({"repeats": 0}, "repeats"),
         ({"law": "often"}, "law"),
         ({"validation_fraction": 1.5}, "validation_fraction"),

@@ -55,7 +55,7 @@ class Repetitions:
                 cure=nearest(str(self.law), list(get_args(Law))),
             )  # fmt: skip
 
-    @property
+    @functools.cached_property
     def stopping(self) -> float | None:
         """γ of the truncated negative binomial with this mean; None for Poisson.
 

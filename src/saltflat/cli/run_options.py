@@ -128,7 +128,7 @@ def merge_run_file(ctx: click.Context, path: str | None, params: dict[str, Any])
         return params
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # also a number of more digits than Python reads
         raise RunFileError(f"run file {path!r} cannot be read: {error}") from error
     options = {p.name: p for p in ctx.command.params if isinstance(p, click.Option) and p.name}
     spelled = {name.removeprefix("as_").replace("_", "-"): name for name in options}

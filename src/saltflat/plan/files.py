@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import tomllib
+from collections.abc import Callable
 from typing import Any, get_args
 
 from saltflat.errors import InputError, SaltflatError, nearest
@@ -73,12 +74,18 @@ def from_dict(data: Any) -> Plan:
 
 def from_json(text: str) -> Plan:
     """Read a plan from JSON text."""
+    return _read(json.loads, text, "JSON")
+
+
+def _read(parse: Callable[[str], Any], text: str, language: str) -> Plan:
     try:
-        return from_dict(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise PlanFileError(f"This plan is not valid JSON: {error}") from error
+        return from_dict(parse(text))
+    except PlanFileError:
+        raise
     except RecursionError as error:
         raise PlanFileError("This plan is nested too deeply to be one.") from error
+    except ValueError as error:  # also a number of more digits than Python reads
+        raise PlanFileError(f"This plan is not valid {language}: {error}") from error
 
 
 def to_toml(plan: Plan) -> str:
@@ -90,10 +97,7 @@ def to_toml(plan: Plan) -> str:
 
 def from_toml(text: str) -> Plan:
     """Read a plan from TOML text."""
-    try:
-        return from_dict(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise PlanFileError(f"This plan is not valid TOML: {error}") from error
+    return _read(tomllib.loads, text, "TOML")
 
 
 def _plain(value: Any) -> Any:

@@ -81,13 +81,13 @@ class Trials:
     seed: int | None
     groups: Any = None
 
-    def rehearse(self) -> None:
+    def rehearse(self, evaluate: Any) -> None:
         """Everything that can be refused is refused here, before anything is spent."""
         for number, plan in enumerate(self.tuning.plans):
             with warnings.catch_warnings():
                 if number:
                     warnings.simplefilter("ignore")  # said of the first
-                session = self._session(plan, 0)
+                session = self._session(plan, 0, evaluate)
             if len(self.scored):
                 right_answers(session.loop.model, self.scored, session.loop.device)
 
@@ -147,11 +147,11 @@ class Trials:
                 best = number, score, session
         return best
 
-    def _session(self, plan: Plan, turn: int) -> Session:
+    def _session(self, plan: Plan, turn: int, test: Any = None) -> Session:
         if self.seed is not None:
             torch.manual_seed(self.seed)
         seed = None if self.seed is None else self.seed + turn
-        return prepare(made(self.model), self.train, plan, seed=seed, groups=self.groups, **self.shared)
+        return prepare(made(self.model), self.train, plan, test, seed=seed, groups=self.groups, **self.shared)
 
     def _score(self, session: Session) -> float:
         loop, noise = session.loop, self.tuning.score_noise

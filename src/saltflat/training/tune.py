@@ -20,7 +20,7 @@ from saltflat import plans
 from saltflat.accounting.selection import Law, Repetitions
 from saltflat.data.people import People
 from saltflat.data.source import Examples, as_source
-from saltflat.errors import InputError, PrivacyWarning
+from saltflat.errors import InputError, PrivacyWarning, check_count
 from saltflat.mechanism.streams import CryptographicStream
 from saltflat.plan import Budget, Plan, Poisson
 from saltflat.plan.tuning import Point, default_score_noise, solved_tuning
@@ -98,10 +98,14 @@ def tune(
     """
     points = grid_points(grid)
     check_seed(seed)
-    settings, shared = dict(plan_settings), trial if trial is not None else TrialSettings()
+    Budget(epsilon, delta)  # refuses what is none
+    settings = {key: value for key, value in plan_settings.items() if value is not None}
+    shared = trial if trial is not None else TrialSettings()
     if not {"epochs", "steps"} & {*settings, *grid}:
         count = sum(p.numel() for p in model.parameters()) if isinstance(model, nn.Module) else None
-        settings["epochs"] = choose_epochs(epsilon, settings.get("population") or 1, count)[0]
+        population = settings.get("population")
+        check_count("population", population if population is not None else 0)
+        settings["epochs"] = choose_epochs(epsilon, settings["population"], count)[0]
     for argument, rows in (("validation", validation), ("proxy", proxy)):
         _check_public(argument, rows)
     if proxy is not None:
@@ -140,7 +144,7 @@ def tune(
     with warnings.catch_warnings():
         if validation is None:  # how many rows a coin for each leaves is never what was declared
             warnings.filterwarnings("ignore", "The data has", PrivacyWarning)
-        trials.rehearse()
+        trials.rehearse(evaluate)
     if out is None:
         return trials.run(None, evaluate, progress, facts or {})
     folder = RunFolder.create(out)
