@@ -22,7 +22,8 @@ def test_all_engines_give_one_and_the_same_sum() -> None:
     """Fails when a peer forgets the earlier of two physical batches (tried: it is not among them then)."""
     pytest.importorskip("opacus")
     result = engines.compare("mlp", examples=80, rounds=1)  # two physical batches of at most 64
-    assert {name for name in result["contenders"] if not name.startswith("jax")} == {
+    left_out = {row["name"] for row in result["missing"] if row["reason"].startswith("slower than")}
+    assert {name for name in [*result["contenders"], *left_out] if not name.startswith("jax")} == {
         "saltflat", "ordinary, 64", "ordinary, 80", "channels_last, 64", "channels_last, 80", "opacus hooks, 64",
         "opacus ghost, 64", "opacus ghost, 80", "torch.func, 16", "torch.func, 64",
     }  # fmt: skip
@@ -49,6 +50,32 @@ def test_the_ratio_is_throughput_over_the_fastest_setting() -> None:
     quick = [a / b for a, b in zip(rows[fastest["ordinary"]]["times"], rows["saltflat"]["times"])]
     assert result["ratios"]["ordinary"]["median"] == pytest.approx(sorted(quick)[1])
     assert rows[fastest["ordinary"]]["throughput"]["median"] == 1.0
+
+
+def test_only_settings_that_could_be_the_fastest_are_timed() -> None:
+    """Of each peer alone: a slow one is not left out beside a fast one, and the ordinary step never is."""
+    seconds = {"a 1": 1.0, "a 2": 1.4, "a 3": 1.6, "b 1": 9.0, "plain 1": 1.0, "plain 2": 9.0}
+    families = dict(zip(seconds, ("opacus", "opacus", "opacus", "torch.func", "ordinary", "ordinary")))
+    lineup = engines.Lineup({name: lambda: None for name in seconds}, seconds)
+    lineup.leave_out_slower(families)
+    assert set(lineup.steps) == set(seconds) - {"a 3"}
+    (row,) = lineup.missing
+    assert row == {"name": "a 3", "family": "opacus", "reason": "slower than a 1: 1.6 s against 1 s"}
+
+
+def test_every_engine_has_its_own_allocator_and_a_warm_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One untimed step after each switch. Fails when a peer is timed with what saltflat set."""
+    done: list[str] = []
+    monkeypatch.setattr(engines, "as_with_saltflat", lambda: done.append("kept"))
+    monkeypatch.setattr(engines, "as_without_saltflat", lambda: done.append("given back"))
+    lineup = engines.Lineup({name: lambda name=name: done.append(name) for name in ("saltflat", "x", "y")})  # type: ignore[misc]
+    for name in ("x", "y", "saltflat", "saltflat", "y"):
+        lineup.get_ready(name)
+        done.append(f"timed {name}")
+    assert done == [
+        "given back", "x", "timed x", "timed y", "kept", "saltflat", "timed saltflat", "timed saltflat",
+        "given back", "y", "timed y",
+    ]  # fmt: skip
 
 
 def test_a_wrong_gradient_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

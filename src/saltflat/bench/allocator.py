@@ -7,8 +7,6 @@ the C library is when nobody has told it anything.
 
 from __future__ import annotations
 
-import ctypes
-
 from saltflat.engine import lanes
 
 # Where the C library's thresholds come to rest by themselves once large blocks have been freed (malloc.h).
@@ -17,10 +15,9 @@ LARGEST_KEPT = 2 * LARGEST_ON_THE_HEAP
 
 
 def as_without_saltflat() -> None:
-    """Give freed memory back, now and from now on."""
+    """Give freed memory back from now on, as soon as something is freed."""
     if lanes.keeps_freed_memory():
         lanes.set_thresholds(LARGEST_KEPT, LARGEST_ON_THE_HEAP)
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def as_with_saltflat() -> None:
