@@ -11,6 +11,7 @@ from record_runs import certified_anew, copied, read
 
 import saltflat as sf
 from core_helpers import small_data, small_net
+from saltflat.errors import PrivacyWarning
 from saltflat.record.ledger import GENESIS, entry_hash
 
 
@@ -113,3 +114,28 @@ def test_settings_from_public_data_are_named(tmp_path: Path) -> None:
     assert read(out, "certificate.json")["tuned_on"] == "mnist"
     certified_anew(out, tuned_on="cifar10")
     assert "claims" in sf.verify(out).failed
+
+
+def test_the_record_of_evaluations_is_checked(tmp_path: Path) -> None:
+    """A changed byte, another run's record, and a cheaper claim than the noise costs, hashed anew."""
+    plan = sf.plans.dp_sgd(noise_multiplier=2.0, delta=1e-4, population=200, batch_size=40, steps=2)
+    out = tmp_path / "run"
+    run = sf.fit(small_net(), small_data(200), plan, out=out, progress=False)
+    with pytest.warns(PrivacyWarning):
+        sf.evaluate_privately(run, small_data(40), epsilon=0.5, delta=1e-5, size=50)
+    found = sf.verify(out)
+    assert found.passed, str(found)
+    assert "training and evaluations: ε" in str(found)
+    path = out / "evaluations.jsonl"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'"disjoint": false', b'"disjoint": true '))
+    assert sf.verify(out).failed == ["evaluations"]
+    path.write_bytes(content)
+    entries = [json.loads(line) for line in content.splitlines()]
+    entries[1]["epsilon"] /= 2
+    previous = GENESIS
+    for entry in entries:
+        entry["previous"] = previous
+        entry["hash"] = previous = entry_hash(entry)
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert sf.verify(out).failed == ["evaluations"]

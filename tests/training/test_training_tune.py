@@ -80,7 +80,8 @@ def test_only_the_best_is_shown(
     assert len(always_three) == 3
     assert found.score == max(always_three)
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
-        "certificate.json", "ledger.jsonl", "metrics.jsonl", "plan.json", "run.json", "tuning.jsonl",
+        "certificate.html", "certificate.json", "ledger.jsonl", "metrics.jsonl", "plan.json", "run.json",
+        "tuning.jsonl",
         "weights.safetensors",
     ]  # fmt: skip
     held = "".join(path.read_text() for path in tmp_path.rglob("*.json*"))

@@ -135,7 +135,7 @@ def certify(
     second = None if reasons else plan.epsilon_rdp
     accountant = "dp-accounting PLD"
     if selection is not None and not reasons:
-        claimed, replaced, second = selection["epsilon"], None, selection["epsilon"]
+        claimed, replaced, second = selection["epsilon"], None, None
         accountant = "dp-accounting RDP, repeat-and-select"
     parts = shares([plan.sampling.event(plan.effective_noise(phase), phase.steps) for phase in plan.phases])
     return sealed(

@@ -31,6 +31,8 @@ from saltflat.record.canonical import (
 )
 from saltflat.record.certificate import FILES, FORMAT, Certificate, certify, sealed
 from saltflat.record.comparing import ROUNDING, differences, figure, is_figure
+from saltflat.record.evaluations import FILE as EVALUATIONS
+from saltflat.record.evaluations import composed, evaluation_events, spent_on_evaluations
 from saltflat.record.findings import Accepted, Faults, Finding, NotTried, Verification, judged
 from saltflat.record.ledger import Ledger
 from saltflat.record.selected import recorded_selection
@@ -115,6 +117,10 @@ class _Verifier:
             "private", "the run makes a claim: noise in every release, and no seed", self.check_private
         )
         self.check("finished", "the run came to the end of its plan", self.check_finished)
+        if (self.folder / EVALUATIONS).exists():
+            self.check(
+                "evaluations", "their record is whole, and each costs what it says", self.check_evaluations
+            )
         self.check_signature()
         if self.wanted_head is not None:
             self.check("head", "the ledger or certificate is the one whose hash was kept", self.check_head)
@@ -326,6 +332,22 @@ class _Verifier:
         if stated.get("page_sha256") != made.data["page_sha256"]:
             raise DamagedError("certificate.json names another page: its page_sha256 does not fit.")
         return None
+
+    def check_evaluations(self) -> str | None:
+        plan, _ = self.need_both()
+        read_bounded(self.folder / EVALUATIONS, LARGEST_LEDGER)
+        record = Ledger.read(self.folder / EVALUATIONS)
+        opened = record.entries[0] if record.entries else {}
+        if opened.get("kind") != "evaluations" or opened.get("plan_hash") != plan.hash:
+            raise DamagedError(f"{EVALUATIONS} is that of another run.")
+        stated = [entry for entry in record.entries if entry["kind"] == "evaluation"]
+        for entry, event in zip(stated, evaluation_events(record)):
+            cost = epsilon([event], entry["delta"])
+            if not cost <= entry["epsilon"] * (1 + ROUNDING):
+                raise Faults(f"entry {entry['entry']} says ε = {entry['epsilon']}, and costs {cost:.6g}.")
+        claimed = figure((self.certificate or {}).get("epsilon"))
+        together = composed(spent_on_evaluations(record), (claimed, plan.budget.delta))
+        return f"{len(stated)} recorded; training and evaluations: ε = {together[0]:.6g}, δ = {together[1]:g}"
 
     def check_private(self) -> str | None:
         plan, ledger = self.need_both()
