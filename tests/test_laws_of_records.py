@@ -96,7 +96,10 @@ def test_with_test_data_only_its_own_figures_are_stored(tmp_path: Path) -> None:
         small_net(), small_data(), plan, evaluate=small_data(9, seed=1), out=tmp_path / "r", progress=False
     )
     rows = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
-    assert {key for row in rows for key in row} == {"step", "epoch", "epsilon_so_far", "loss", "accuracy"}
+    assert {key for row in rows for key in row} == {
+        "step", "epoch", "epsilon_so_far", "loss", "accuracy", "evaluation",
+    }  # fmt: skip
+    assert {row["evaluation"] for row in rows} == {"not covered"}
     model = sf.Run.load(tmp_path / "r", small_net()).model
     outputs = model(small_data(9, seed=1).inputs).detach()
     targets = small_data(9, seed=1).targets

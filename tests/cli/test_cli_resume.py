@@ -65,7 +65,7 @@ def cut_off(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(fit, "_metrics", interrupt)  # at the end of the first epoch
+        patch.setattr(fit, "metrics_row", interrupt)  # at the end of the first epoch
         code, _, err = run("train", *PLAN, "--out", "here", "--randomness", "secure", "--quiet")
     assert code == 130
     assert "saltflat train --resume here" in err

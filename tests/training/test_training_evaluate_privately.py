@@ -191,7 +191,7 @@ def test_evaluations_are_recorded_before_the_noise_and_add_up(
     record = Ledger.read(run.folder / "evaluations.jsonl")
     kinds = [entry["kind"] for entry in record.entries]
     assert kinds == ["evaluations", "evaluation", "result", "evaluation", "evaluation", "result"]
-    assert record.entries[1]["weights_sha256"] == run.certificate.data["weights_sha256"]
+    assert record.entries[1]["weights_sha256"] == run.certificate.data["files"]["weights.safetensors"]
     assert [event.noise_multiplier for event in evaluation_events(record)] == [
         first.noise_multiplier, first.noise_multiplier, third.noise_multiplier,
     ]  # fmt: skip

@@ -72,7 +72,7 @@ class Account:
     >>> run = Charge((SampledGaussian(2.0, 0.01, 1000),), 1.2, 1e-6, "add-remove", "example")
     >>> name = account.reserve(run)
     >>> print(f"{Account.open('visits', budgets=folder).balance().share:.1%}")
-    8.9%
+    4.6%
     """
 
     def __init__(self, path: Path, fingerprint: str | None = None) -> None:

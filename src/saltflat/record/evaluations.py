@@ -68,8 +68,8 @@ def composed(spent: dict[str, float], training: tuple[float, float]) -> tuple[fl
     trained on. So the larger of the two counts. Everything else adds up.
 
     >>> spent = {"epsilon": 0.3, "delta": 3e-6, "epsilon_together": 0.1, "delta_together": 1e-6}
-    >>> composed(spent, training=(1.0, 1e-5))
-    (1.1, 1.1e-05)
+    >>> [f"{value:g}" for value in composed(spent, training=(1.0, 1e-5))]
+    ['1.1', '1.1e-05']
     """
     epsilon, delta = training
     return (

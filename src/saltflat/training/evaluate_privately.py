@@ -299,7 +299,7 @@ def _training(run: Run | None) -> tuple[float, float] | None:
 def _weights_hash(run: Run | None, average: bool) -> str | None:
     if run is None:
         return None
-    found = run.certificate.data.get("average_sha256" if average else "weights_sha256")
+    found = run.certificate.data.get("files", {}).get(f"{'average' if average else 'weights'}.safetensors")
     return None if found is None else str(found)
 
 
