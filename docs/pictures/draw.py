@@ -160,18 +160,21 @@ def chapters() -> None:
     axes = canvas(11.6, 6.1)
     floors = [
         (54.5, PLAN, [("cli", "one file a command", 22)]),
-        (43.5, PLAN, [("training", "build, step, fit: puts the parts together", 46)]),
+        (43.5, PLAN, [
+            ("audit", "attacks", 14), ("training", "build, step, fit: puts the parts together", 46),
+            ("bench", "time, memory", 14),
+        ]),
         (31, PUBLIC, [
             ("engine", "clipped sums", 15.5), ("data", "rows, people", 15.5), ("models", "networks", 15.5),
             ("mechanism", "sampling, noise", 16.5), ("methods", "what is done\nwith releases", 16.5),
-            ("record", "ledger, folder,\ncertificate", 16.5),
+            ("record", "ledger, accounts,\ncertificate, verify", 16.5),
         ]),
         (17.5, RECORD, [("plans", "methods as plans", 24), ("plan", "pure values, no torch", 24)]),
         (6, RECORD, [("errors", "what everyone may say", 24), ("accounting", "events, ε, calibration", 24)]),
     ]  # fmt: skip
     at: dict[str, tuple[float, float]] = {}
     for y, colour, chapter in floors:
-        gap = 8 if len(chapter) == 2 else 2.4
+        gap = 8 if len(chapter) in (2, 3) else 2.4
         x = (116 - sum(width for _, _, width in chapter) - gap * (len(chapter) - 1)) / 2
         if len(chapter) == 2:
             x += 23
@@ -180,6 +183,8 @@ def chapters() -> None:
             at[title] = (x + width / 2, y)
             x += width + gap
     arrow(axes, (58, 51.2), (58, 46.8))
+    for name, side in (("audit", -1), ("bench", 1)):
+        arrow(axes, (at[name][0] - side * 7, 43.5), (58 + side * 23, 43.5))
     for name in ("engine", "data", "models", "mechanism", "methods", "record"):
         x = at[name][0]
         tall = name in ("methods", "record")
