@@ -87,11 +87,12 @@ def test_no_activation_outlives_its_step(name: str) -> None:
 
     for module in model.modules():
         module.register_forward_hook(lambda m, a, o: remember(m, a, o) if isinstance(o, Tensor) else None)
+    rows = kind.inputs(6), targets_for(6, torch.float32), 1.0
+    clipped_sum(model, smooth_loss, *rows)  # torch.func imports more at its first use, in frames that linger
+    seen.clear()
     gc.disable()  # what is not kept goes at once, without the collector
     try:
-        found = clipped_sum(
-            model, smooth_loss, kind.inputs(6), targets_for(6, torch.float32), 1.0, micro_batch=4
-        )
+        found = clipped_sum(model, smooth_loss, *rows, micro_batch=4)
         assert seen
         assert not any(ref() is not None for ref in seen)
     finally:
@@ -116,3 +117,35 @@ def test_memory_grows_with_the_micro_batch_not_with_the_batch() -> None:
     model = Fn(lambda self, x: (rows.append(len(x)), self.layer(x))[1], layer=nn.Linear(4, 2))
     clipped_sum(model, smooth_loss, torch.randn(100, 4), torch.ones(100), 1.0, micro_batch=8)
     assert max(rows) == 8
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3, 64])
+def test_a_crowded_micro_batch_is_taken_in_smaller_parts(wanted: int) -> None:
+    """Wide per-unit gradients come on top of small activations. Fails without the division by crowding (tried)."""
+    rows: list[int] = []
+    kernels = nn.Conv2d(64, 64, 5, padding=2)  # 400 kB of gradient a unit, 64 kB of activations
+    model = Fn(lambda self, x: (rows.append(len(x)), self.layer(x).mean((2, 3)))[1], layer=kernels)
+    x = torch.randn(8 + wanted, 64, 8, 8)
+    ours = clipped_sum(model, smooth_loss, x, torch.ones(len(x)), 1.0, micro_batch=wanted, check=False)
+    rows.clear()
+    whole = clipped_sum(model, smooth_loss, x, torch.ones(len(x)), 1.0, micro_batch=len(x), check=False)
+    assert max(rows) <= len(x)
+    torch.testing.assert_close(ours.grads["layer.weight"], whole.grads["layer.weight"], rtol=1e-4, atol=1e-5)
+    if wanted == 64:
+        rows.clear()
+        many = torch.randn(256, 64, 8, 8)
+        clipped_sum(model, smooth_loss, many, torch.ones(256), 1.0, micro_batch=128, check=False)
+        assert max(rows) < 64
+
+
+def test_the_probe_holds_a_few_models_at_most() -> None:
+    """Gradients are compared by sketches. Fails when it keeps those of several examples at once (tried)."""
+    from saltflat.bench.fresh_process import growth_of
+    from saltflat.engine.probe import examine
+
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.Tanh()) for _ in range(12)])
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    rows, targets = torch.randn(5, 1024), torch.ones(5)
+    grown = growth_of(lambda: examine(model, smooth_loss, rows, targets))["peak_bytes"]
+    assert grown < 6 * size

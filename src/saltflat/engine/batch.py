@@ -26,6 +26,8 @@ class Facts:
 
     micro_batch: int | None = None  # units in a lane at a time
     unit_bytes: int = 0  # what the records of one unit hold
+    crowding: float = 1.0  # how many times the activations one unit takes, with its records
+    weighing: dict[int, int] | None = field(default_factory=dict)  # activations by address, at first sight
     draws: bool | None = None  # random numbers, in a forward pass
     one_lane: bool | None = None  # because it draws, or cannot be copied, or has compiled parts
     off_tape: bool = False
@@ -33,6 +35,7 @@ class Facts:
     ratios: frozenset[int] | None = None  # how many rows a unit has where it meets weights
     examined: bool = False
     workspaces: list[Workspace] = field(default_factory=list)  # those that nobody uses at the moment
+    layouts: dict[int, tuple[int, Tensor]] = field(default_factory=dict)  # of weights, for all workspaces
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,6 @@ class Batch:
         self, parameters: dict[str, nn.Parameter], part: slice, facts: Facts, workspace: Workspace
     ) -> dict[str, Use]:
         """How each parameter was used by the units of one part of the rows."""
-        workspace.start_over()
         if facts.draws is not False:  # weights may be made in another way each time
             workspace.notes.clear()
         if self.displacements is None:
@@ -130,7 +132,7 @@ class Batch:
     def _on_tape(
         self, parameters: list[nn.Parameter], part: slice, units: int, facts: Facts, workspace: Workspace
     ) -> dict[int, Use] | None:
-        tape = Tape(parameters, units, workspace, self.in_company)
+        tape = Tape(parameters, units, workspace, self.in_company, facts.weighing)
         try:
             losses = self.losses(part, tape=tape)
             # Rows that were counted otherwise when the model was examined: they depend on the data.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -54,3 +55,16 @@ def has_compiled_parts(model: nn.Module) -> bool:
 def without_compilation(model: nn.Module) -> AbstractContextManager[Any]:
     """Run compiled parts of the model eagerly: the tape must see their operations."""
     return torch.compiler.set_stance("force_eager") if has_compiled_parts(model) else nullcontext()
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Put generators and buffers back as they were."""
+    buffers = [(b, b.clone()) for b in model.buffers()]
+    with torch.random.fork_rng(devices={p.device.index for p in model.parameters() if p.is_cuda}):
+        try:
+            yield
+        finally:
+            for buffer, before in buffers:
+                if buffer.shape == before.shape:
+                    buffer.data.copy_(before)

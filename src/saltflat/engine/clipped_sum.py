@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from saltflat.engine import lanes
 from saltflat.engine import rules as _rules
 from saltflat.engine.batch import Batch, Facts, LossFunction
-from saltflat.engine.calling import has_compiled_parts
+from saltflat.engine.calling import has_compiled_parts, untouched
 from saltflat.engine.clipping import ClippingFunction, flat, total_norm
 from saltflat.engine.uses import Use
 from saltflat.engine.workspace import Workspace
@@ -27,6 +27,8 @@ assert _rules  # importing them registers them
 # machine with many cores.
 MICRO_BATCH_BYTES = 512 * 2**20
 LARGEST_MICRO_BATCH = 4096
+# A first look at a model takes as many units: enough to see what a unit holds, and too few to need memory.
+LEARNING_UNITS = 16
 # A batch whose records are smaller is left to one lane.
 WORTH_LANES = 32 * 2**20
 # A gradient longer than this counts as not finite: the factor that would shorten it has lost its digits.
@@ -113,7 +115,10 @@ def clipped_sum(
         facts.examined = rows >= 3  # fewer rows may look alike: look again at the next batch
 
     adder = partial(_Adder, parameters, clip_norm, clipping, facts)
-    done = _in_turns(adder, batch, rows // rows_per_unit, micro_batch, facts)
+    try:
+        done = _in_turns(adder, batch, rows // rows_per_unit, micro_batch, facts)
+    finally:
+        facts.layouts.clear()  # the weights change before the next call
     sums: dict[str, Tensor] = {}
     for each in done:
         for name, value in each.sums.items():
@@ -151,7 +156,7 @@ class _Adder:
     def add_all(self, parts: Sequence[slice], stop: threading.Event | None = None) -> _Adder:
         """Take these micro-batches in turn, unless another lane has failed."""
         spare = self.facts.workspaces
-        workspace = spare.pop() if spare else Workspace()
+        workspace = spare.pop() if spare else Workspace(self.facts.layouts)
         workspace.notes.clear()  # the weights have changed since
         try:
             for part in parts:
@@ -167,17 +172,20 @@ class _Adder:
             spare.append(workspace)
         return self
 
-    def add(self, part: slice, workspace: Workspace) -> dict[str, Use]:
+    def add(self, part: slice, workspace: Workspace) -> None:
         """Add one micro-batch."""
         uses = self.batch.uses(self.parameters, part, self.facts, workspace)
         units = (part.stop - part.start) // self.batch.each
-        with torch.no_grad():
-            norms, sums = _clip_and_sum(self.parameters, uses, units, self.clip_norm, self.clipping)
-        self.norms[part.start] = norms
-        for name, value in sums.items():
-            self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
+        if self.facts.weighing is not None:
+            _weigh(uses, units, self.facts)
         self.rules |= {name: use.rule for name, use in uses.items()}
-        return uses
+        with torch.no_grad():
+            self.norms[part.start], factors = _clip(
+                self.parameters, uses, units, self.clip_norm, self.clipping
+            )
+            for name in list(uses):
+                value = uses.pop(name).weighted_sum(factors[name])  # a record is of no use after its sum
+                self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
 
 
 def _in_turns(
@@ -186,17 +194,18 @@ def _in_turns(
     """All units, in micro-batches that are dealt out to as many lanes as the model and the machine allow."""
     lanes.keep_freed_memory()
     first = adder(batch)
-    start = _learn(first, batch, units, wanted, facts) if facts.one_lane is None and units else 0
+    if facts.one_lane is None and units:
+        _learn(adder(batch), batch, units, wanted, facts)
     # Displaced weights are the weights of all lanes, and a small batch is done before a second lane has begun.
-    alone = facts.one_lane or batch.displacements or (units - start) * facts.unit_bytes < WORTH_LANES
+    alone = facts.one_lane or batch.displacements or units * facts.unit_bytes < WORTH_LANES
     many = 1 if alone else lanes.lane_count(list(first.parameters.values()))
-    many = min(many, wanted or units, units - start)
+    many = min(many, wanted or units, units)
     if many > 1:
         models = lanes.copies(batch.model, many)
         facts.one_lane = models is None
     if many > 1 and not facts.one_lane:
-        size = -(-wanted // many) if wanted else facts.micro_batch or 1
-        parts = list(_micro_batches(start, units, size, many, batch.each))
+        size = _size(wanted, facts, many)
+        parts = list(_micro_batches(units, size, many, batch.each))
         stop = threading.Event()
         company = [adder(replace(batch, model=model, in_company=True)) for model in models or ()]
         try:
@@ -206,33 +215,46 @@ def _in_turns(
             ]
         except lanes.SharedRowsError:
             facts.one_lane = True
-    size = wanted or facts.micro_batch or 1
-    return [first.add_all(list(_micro_batches(start, units, size, 1, batch.each)))]
+    return [first.add_all(list(_micro_batches(units, _size(wanted, facts, 1), 1, batch.each)))]
 
 
-def _learn(first: _Adder, batch: Batch, units: int, wanted: int | None, facts: Facts) -> int:
-    """Compute a first micro-batch, see what it takes, and return how many units are done."""
-    count = min(wanted or 16, units)
+def _size(wanted: int | None, facts: Facts, many: int) -> int:
+    """How many units a lane takes at a time.
+
+    Who asks for a micro-batch says how much memory there is: what an ordinary step over as many units takes.
+    Where records on top of the activations would be much, fewer units are taken at once.
+    """
+    if wanted is None:
+        return facts.micro_batch or 1
+    much = wanted * facts.unit_bytes > WORTH_LANES
+    return -(-max(1, int(wanted / facts.crowding if much else wanted)) // many)
+
+
+def _learn(trial: _Adder, batch: Batch, units: int, wanted: int | None, facts: Facts) -> None:
+    """Compute a few units to see what they take; nothing of it is used.
+
+    So the micro-batches of a first call are those of every later one, and random draws the same.
+    """
+    count = min(LEARNING_UNITS, wanted or LEARNING_UNITS, units)
     before = torch.get_rng_state()
-    uses = first.add(slice(0, count * batch.each), Workspace())
-    facts.unit_bytes = _held_bytes(uses) // count
-    fits = MICRO_BATCH_BYTES // lanes.lane_count(list(first.parameters.values())) // max(facts.unit_bytes, 1)
+    with untouched(batch.model):
+        trial.add(slice(0, count * batch.each), Workspace())
+        facts.draws = not torch.equal(before, torch.get_rng_state())
+    # Random draws would fall to the lanes by chance.
+    facts.one_lane = facts.draws or has_compiled_parts(batch.model)
+    fits = MICRO_BATCH_BYTES // lanes.lane_count(list(trial.parameters.values())) // max(facts.unit_bytes, 1)
     # A power of two, not below what the matrix products need.
     facts.micro_batch = min(LARGEST_MICRO_BATCH, 1 << max(fits.bit_length() - 1, 4))
-    # Random draws would fall to the lanes by chance.
-    facts.draws = not torch.equal(before, torch.get_rng_state())
-    facts.one_lane = facts.draws or has_compiled_parts(batch.model)
-    return count
 
 
-def _clip_and_sum(
+def _clip(
     parameters: dict[str, nn.Parameter],
     uses: dict[str, Use],
     units: int,
     clip_norm: float,
     clipping: ClippingFunction,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The norms of the units, and the sums of their clipped gradients by parameter name."""
+    """The norms of the units, and by parameter name the factors that clip their gradients."""
     known = {name: use.squared_norms() for name, use in uses.items()}
     # A clipping function sees the same names each time, whatever this micro-batch used.
     zeros = torch.zeros_like(next(iter(known.values()))) if known else torch.zeros(units)
@@ -244,12 +266,13 @@ def _clip_and_sum(
         for use in uses.values():
             use.silence(broken)
         factors = {name: factor.masked_fill(broken, 0.0) for name, factor in factors.items()}
-    sums = {name: use.weighted_sum(factors[name].to(parameters[name].dtype)) for name, use in uses.items()}
-    return total.to(next(iter(parameters.values())).dtype.to_real()), sums
+    scales = {name: factors[name].to(parameters[name].dtype) for name in uses}
+    return total.to(next(iter(parameters.values())).dtype.to_real()), scales
 
 
-def _micro_batches(start: int, units: int, size: int, many: int, each: int) -> Iterator[slice]:
+def _micro_batches(units: int, size: int, many: int, each: int) -> Iterator[slice]:
     """Consecutive slices of rows: of one size as long as all lanes get one, and the rest in equal shares."""
+    start = 0
     while units - start >= size * many:
         for _ in range(many):
             yield slice(start * each, (start + size) * each)
@@ -262,10 +285,13 @@ def _micro_batches(start: int, units: int, size: int, many: int, each: int) -> I
         start = stop
 
 
-def _held_bytes(uses: dict[str, Use]) -> int:
-    """How much the records of one micro-batch hold."""
+def _weigh(uses: dict[str, Use], units: int, facts: Facts) -> None:
+    """Note how much the records of one micro-batch hold, alone and together with the activations."""
     held = {t.data_ptr(): t.numel() * t.element_size() for use in uses.values() for t in _tensors_of(use)}
-    return sum(held.values())
+    activations, facts.weighing = facts.weighing or {}, None
+    facts.unit_bytes = sum(held.values()) // units
+    if activations:
+        facts.crowding = sum((held | activations).values()) / sum(activations.values())
 
 
 def _tensors_of(use: Any) -> Iterator[Tensor]:

@@ -82,7 +82,7 @@ def kernel_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Rows x output channels x *kernel x input channels of a group, and their squared norms."""
     if inputs.shape[1] == geometry.groups > 1:
-        grads = _depthwise(inputs, grad, geometry, workspace)
+        grads = _depthwise(inputs, grad, geometry)
         return grads, squared_lengths(grads)
     return _dense(inputs, grad, geometry, workspace)
 
@@ -123,10 +123,10 @@ def _dense(inputs: Tensor, grad: Tensor, geometry: Geometry, workspace: Workspac
     groups, kernel, positions = geometry.groups, geometry.kernel, grad.shape[2:]
     length, taps, in_group = math.prod(positions), math.prod(kernel), inputs.shape[1] // groups
     out_group = out_channels // groups
-    result = workspace.empty((rows, groups, out_group, taps * in_group), grad)
+    result = grad.new_empty(rows, groups, out_group, taps * in_group)
     left = grad.movedim(1, -1).reshape(rows, length, groups, out_group).permute(0, 2, 3, 1)
     block = min(rows, max(1, PATCH_BUFFER // (length * taps * inputs.shape[1])))
-    buffer = workspace.empty((block, groups, length, taps * in_group), grad)
+    buffer = workspace.scratch("patches", (block, groups, length, taps * in_group), grad)
     padded = _Padded(inputs, geometry, block, workspace)
     squared = grad.new_empty(rows)
     for start in range(0, rows, block):
@@ -149,7 +149,7 @@ class _Padded:
         self.buffer: Tensor | None = None
         if any(geometry.padding):
             shape = [n + 2 * p for n, p in zip(x.shape[2:], geometry.padding)]
-            self.buffer = self.inside = workspace.empty((block, *shape, x.shape[1]), x).zero_()
+            self.buffer = self.inside = workspace.scratch("padded", (block, *shape, x.shape[1]), x).zero_()
             for d, (n, p) in enumerate(zip(x.shape[2:], geometry.padding)):
                 self.inside = self.inside.narrow(1 + d, p, n)
 
@@ -170,14 +170,14 @@ def _windows(padded: Tensor, geometry: Geometry, positions: torch.Size) -> Tenso
     return padded.as_strided(shape, (strides[0], *steps, *taps, strides[-1]), padded.storage_offset())
 
 
-def _depthwise(inputs: Tensor, grad: Tensor, geometry: Geometry, workspace: Workspace) -> Tensor:
+def _depthwise(inputs: Tensor, grad: Tensor, geometry: Geometry) -> Tensor:
     """One input channel a group: for each tap of the kernel, an element-wise product and a sum."""
     repeats = grad.shape[1] // inputs.shape[1]
     if repeats > 1:
         inputs = inputs.repeat_interleave(repeats, dim=1)
     if len(geometry.kernel) == 2 and native.suits(inputs):
         x, last = inputs.movedim(1, -1).contiguous(), grad.movedim(1, -1).contiguous()
-        sums = workspace.empty((len(x), *geometry.kernel, x.shape[-1]), x)
+        sums = x.new_empty(len(x), *geometry.kernel, x.shape[-1])
         native.depthwise(x, last, sums, geometry.stride, geometry.padding, geometry.dilation)
         return sums.movedim(-1, 1).unsqueeze(-1)
     return depthwise_by_taps(inputs, grad, geometry)

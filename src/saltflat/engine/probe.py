@@ -23,8 +23,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
-from saltflat.engine.calling import call_model, check_losses, leaves, take, without_compilation
+from saltflat.engine.calling import call_model, check_losses, leaves, take, untouched, without_compilation
 from saltflat.engine.fallback import example_by_example
+from saltflat.engine.sketch import DIRECTIONS, sketch
 from saltflat.engine.tape import BatchElsewhereError, OffTapeError, Tape
 from saltflat.errors import RefusedError
 
@@ -54,7 +55,7 @@ def examine(model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Any, targe
     core: nn.Module = getattr(model, "_orig_mod", model)
     rows = torch.arange(MOST, device=targets.device) % len(targets)
     few, answers = _tamed(take(inputs, rows), unlike=True), _tamed(targets[rows], unlike=False)
-    with _untouched(core):
+    with untouched(core):
         _refuse_mixing(core, take(few, slice(0, 3)))
         return _compared(_Trial(core, loss_fn, few, answers))
 
@@ -64,7 +65,7 @@ def refuse_if_mixed(model: nn.Module, inputs: Any) -> None:
     core: nn.Module = getattr(model, "_orig_mod", model)
     found = leaves(inputs)
     rows = torch.arange(MOST, device=found[0].device) % len(found[0])
-    with _untouched(core):
+    with untouched(core):
         _refuse_mixing(core, take(_tamed(take(inputs, rows), unlike=True), slice(0, 3)))
 
 
@@ -124,7 +125,7 @@ def _refuse_mixing(model: nn.Module, inputs: Any) -> None:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A few rows, and ways to compute their gradients: by parameter id, one row an example."""
+    """A few rows, and ways to compute sketches of their gradients: by parameter id, one row an example."""
 
     model: nn.Module
     loss_fn: Callable[..., Tensor]
@@ -149,16 +150,25 @@ class _Trial:
             check_losses(losses, rows)
         if not tape.backward(losses):
             raise OffTapeError
-        return {key: use.gradients() for key, use in tape.collected().items()}, frozenset(tape.ratios)
+        uses = tape.collected()
+        found = {}
+        for place, p in enumerate(self.parameters):
+            if id(p) in uses:
+                found[id(p)] = sketch(uses.pop(id(p)).gradients(), place)
+        return found, frozenset(tape.ratios)
 
     def one_by_one(self) -> dict[int, Tensor] | None:
         """Plain autograd on three single rows; None if the model does not take a batch of one."""
         try:
             check_losses(self.losses(slice(0, 1)), 1)
-            uses = example_by_example(self.parameters, self.losses, 3, 1)
+            rows = [self._alone(row) for row in range(3)]
         except (RuntimeError, IndexError, ValueError):
             return None
-        return {key: use.grads for key, use in uses.items()}
+        return {key: torch.cat([row[key] for row in rows]) for key in rows[0]}
+
+    def _alone(self, row: int) -> dict[int, Tensor]:
+        uses = example_by_example(self.parameters, lambda _: self.losses(slice(row, row + 1)), 1, 1)
+        return {id(p): sketch(uses[id(p)].grads, place) for place, p in enumerate(self.parameters)}
 
     def is_right(self, rows: int, reference: dict[int, Tensor]) -> bool:
         """Whether the engine has these gradients for a batch of so many rows."""
@@ -217,20 +227,17 @@ def _agree(a: dict[int, Tensor], b: dict[int, Tensor], parameters: list[nn.Param
     error = torch.zeros(rows, dtype=torch.float64)
     scale = torch.zeros(rows, dtype=torch.float64)
     for p in parameters:
-        zero = torch.zeros(rows, *p.shape, dtype=p.dtype, device=p.device)
-        first, second = (
-            a.get(id(p), zero)[:rows].reshape(rows, -1),
-            b.get(id(p), zero)[:rows].reshape(rows, -1),
-        )
-        error += (first - second).abs().double().square().sum(1).cpu()
-        scale += second.abs().double().square().sum(1).cpu()
+        zero = torch.zeros(rows, DIRECTIONS + 1, dtype=torch.float64)
+        first, second = a.get(id(p), zero)[:rows], b.get(id(p), zero)[:rows]
+        error += (first - second)[:, :-1].square().mean(1)
+        scale += second[:, -1]
     usable = torch.isfinite(scale)
     return bool((error[usable].sqrt() <= TOLERANCE * scale[usable].sqrt() + 1e-9).all())
 
 
 def _outputs(model: nn.Module, inputs: Any) -> tuple[list[Tensor] | None, dict[str, Tensor]]:
     """Output tensors and buffers after one pass, from the same state of the generators each time."""
-    with torch.random.fork_rng(devices=[]), _untouched(model), torch.no_grad(), without_compilation(model):
+    with torch.random.fork_rng(devices=[]), untouched(model), torch.no_grad(), without_compilation(model):
         torch.manual_seed(0)
         try:
             out = call_model(model, inputs)
@@ -296,19 +303,6 @@ def _poisoned(inputs: Any) -> Any:
         return changed.index_fill(0, torch.tensor(1), 0) if torch.equal(changed, t) else changed
 
     return _each(poison, inputs)
-
-
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Put generators and buffers back as they were."""
-    buffers = [(b, b.clone()) for b in model.buffers()]
-    with torch.random.fork_rng(devices={p.device.index for p in model.parameters() if p.is_cuda}):
-        try:
-            yield
-        finally:
-            for buffer, before in buffers:
-                if buffer.shape == before.shape:
-                    buffer.data.copy_(before)
 
 
 @contextmanager

@@ -115,7 +115,7 @@ class Tape(TorchFunctionMode):
     """Records every use of the model's trainable weights during one forward pass.
 
     ``units`` is the number of protected units in the batch. A tensor with r · units rows holds r rows of
-    each unit, one unit after the other. ``workspace`` holds the buffers of what the uses keep.
+    each unit, one unit after the other. ``workspace`` holds what serves several micro-batches.
     """
 
     def __init__(
@@ -124,11 +124,13 @@ class Tape(TorchFunctionMode):
         units: int,
         workspace: Workspace | None = None,
         in_company: bool = False,
+        weighing: dict[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.units = units
         self.workspace = workspace or Workspace()
         self.in_company = in_company  # of tapes in other lanes, whose rows must not come here
+        self.weighing = weighing  # bytes of activations by their address, where somebody wants to know
         self.slots: dict[int, Slot] = {id(p): Slot(p) for p in parameters}
         self.parameters = [slot.tensor for slot in self.slots.values()]
         # The root of every recorded operation: without it, autograd would not visit a first layer whose
@@ -253,6 +255,10 @@ class Tape(TorchFunctionMode):
         for tensor in tensors:
             # On the tensor object: torch keeps it alive as long as the tensor itself, and no longer.
             tensor._saltflat_rows = self._marks[not in_order]  # type: ignore[attr-defined]
+            if self.weighing is not None and tensor.layout is torch.strided:
+                # By address: what autograd did not keep is overwritten by what came after.
+                storage = tensor.untyped_storage()
+                self.weighing[storage.data_ptr()] = storage.nbytes()
 
     def require_backward(self) -> None:
         """Stop unless this is the backward pass of the losses: a model may ask for gradients of its own."""
@@ -332,7 +338,7 @@ def linear_use(tape: Tape, inputs: Tensor, grad: Tensor, rule: str = "linear") -
     """The use of a weight ``out x in`` by ``inputs @ weight.T``."""
     tape.require_backward()
     left, right = as_sequence(tape, grad, grad.shape[-1]), as_sequence(tape, inputs, inputs.shape[-1])
-    return OuterUse(left, right, rule=rule).settled(tape.workspace)
+    return OuterUse(left, right, rule=rule).settled()
 
 
 def bias_use(tape: Tape, grad: Tensor, rule: str = "linear") -> DirectUse:

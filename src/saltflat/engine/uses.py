@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from saltflat.engine.ghost import careful_sum, outer_gram, product_of_norms, resolved, tied_gram
-from saltflat.engine.workspace import Workspace
 
 # Above this many numbers a weight's per-unit gradients are not instantiated if a ghost form exists.
 INSTANTIATION_LIMIT = 48_000_000
@@ -154,13 +153,13 @@ class OuterUse:
             self._instantiated = torch.bmm(self.left.mT, self.right)
         return self._instantiated
 
-    def settled(self, workspace: Workspace) -> OuterUse | DirectUse:
+    def settled(self) -> OuterUse | DirectUse:
         """The gradients themselves, if they are less work than Gram matrices; now, while all is in cache."""
         units, length, rows = self.left.shape
         columns = self.right.shape[2]
         if length == 1 or self.prefers_ghost():
             return self
-        grads = workspace.empty((units, rows, columns), self.left)
+        grads = self.left.new_empty(units, rows, columns)
         squared = []
         block = max(1, CACHED // (rows * columns))
         for start in range(0, units, block):

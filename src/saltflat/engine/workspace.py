@@ -1,4 +1,4 @@
-"""Buffers that the next micro-batch uses again: large temporaries fresh from the system cost page faults."""
+"""What one micro-batch leaves for the next: buffers that stay in cache, and notes about the weights."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ from torch import Tensor
 
 
 class Workspace:
-    """Hands out buffers in the order in which a micro-batch asks for them.
+    """Hands out scratch buffers by name, and keeps notes.
 
-    Every micro-batch of one model asks for much the same, in the same order, so the n-th request gets the
-    n-th buffer, which grows where it is too small. What was handed out before `start_over` must not be used
-    after it.
+    A buffer holds what is used up before anybody asks for the same name again: patches of a few rows, say. It
+    grows where it is too small. ``layouts`` may be shared by several workspaces.
+
+    Records that live until the end of a micro-batch are no scratch: they are allocated as the activations are
+    freed, so that both can use the same memory.
 
     >>> import torch
     >>> workspace = Workspace()
-    >>> first = workspace.empty((2, 3), torch.zeros(()))
-    >>> workspace.start_over()
-    >>> workspace.empty((3, 2), torch.zeros(())).data_ptr() == first.data_ptr()
+    >>> first = workspace.scratch("patches", (2, 3), torch.zeros(()))
+    >>> workspace.scratch("patches", (3, 2), torch.zeros(())).data_ptr() == first.data_ptr()
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layouts: dict[int, tuple[int, Tensor]] | None = None) -> None:
+        self.layouts = {} if layouts is None else layouts  # version and rearranged weight, by the weight's id
         self.notes: dict[Any, Any] = {}  # what one micro-batch learned about the weights, for the next one
-        self._buffers: list[Tensor] = []
-        self._next = 0
+        self._buffers: dict[str, Tensor] = {}
 
-    def start_over(self) -> None:
-        """Everything handed out so far may be handed out again."""
-        self._next = 0
-
-    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """A contiguous tensor of this shape, its numbers undefined."""
+    def scratch(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """A contiguous tensor of this shape, its numbers undefined; the last one of this name is overwritten."""
         size = math.prod(shape)
-        place, self._next = self._next, self._next + 1
-        if place == len(self._buffers):
-            self._buffers.append(like.new_empty(size))
-        buffer = self._buffers[place]
-        if buffer.numel() < size or buffer.dtype != like.dtype or buffer.device != like.device:
-            buffer = self._buffers[place] = like.new_empty(size)
+        buffer = self._buffers.get(name)
+        if (
+            buffer is None
+            or buffer.numel() < size
+            or buffer.dtype != like.dtype
+            or buffer.device != like.device
+        ):
+            buffer = self._buffers[name] = like.new_empty(size)
         return buffer[:size].view(*shape)

@@ -244,13 +244,13 @@ def _convolution_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _channels_last(tape: Tape, value: Tensor, weight: Tensor) -> Tensor:
-    """The kernel in the layout of its input, rearranged once for all micro-batches and not in each of them."""
+    """The kernel in the layout of its input, rearranged once for all micro-batches of all lanes."""
     if not weight.is_leaf or value.is_contiguous(memory_format=torch.channels_last):
         return value.contiguous(memory_format=torch.channels_last)
-    key = "channels last", id(weight), weight._version
-    if key not in tape.workspace.notes:
-        tape.workspace.notes[key] = value.contiguous(memory_format=torch.channels_last)
-    kept: Tensor = tape.workspace.notes[key]
+    version, kept = tape.workspace.layouts.get(id(weight), (None, value))
+    if version != weight._version:
+        kept = value.contiguous(memory_format=torch.channels_last)
+        tape.workspace.layouts[id(weight)] = weight._version, kept
     return kept
 
 
