@@ -12,6 +12,14 @@ from saltflat.engine.lifting import lift
 from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, bias_use, linear_use, rule, unwatched
 from saltflat.engine.uses import DirectUse, OuterUse
 
+# Up to as many outputs of at least as many inputs, a product is faster with its sides exchanged (measured: twice).
+NARROW = 16
+
+
+def _narrow(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = weight @ x.mT if bias is None else torch.addmm(bias.unsqueeze(1), weight, x.mT)
+    return out.mT.contiguous()
+
 
 class _Linear(torch.autograd.Function):
     @staticmethod
@@ -21,7 +29,9 @@ class _Linear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.record = record
         if x.dim() == 2:
-            return F.linear(x, weight, bias)
+            return (
+                _narrow(x, weight, bias) if len(weight) <= NARROW <= x.shape[1] else F.linear(x, weight, bias)
+            )
         # Not a view of the product: the next layer may write into its input.
         out = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
         return torch.ops.aten._unsafe_view(out, [*x.shape[:-1], weight.shape[0]])
