@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "training": ASSEMBLED,
     "bench": ASSEMBLED | {"training"},
     "audit": ASSEMBLED | {"training"},
-    "cli": ASSEMBLED | {"training", "theory", "audit", "bench"},
+    "report": VALUES | {"record"},
+    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "report"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

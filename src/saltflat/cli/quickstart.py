@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from saltflat.report.comparison import verdict
+
 METHODS = ("dp-sgd", "dp-sat", "sai", "dp-sgd+swa")
 SETTINGS = {"data": "digits", "epsilon": 2.0, "delta": 1e-4, "batch_size": 256, "epochs": 40}
 
@@ -71,30 +73,6 @@ def command(seeds: int, as_json: bool) -> None:
     click.echo(
         "  saltflat calibrate --epsilon 1 --population 60000 --batch-size 2048 --epochs 10 --plot budget.png"
     )
-
-
-def verdict(results: dict[str, list[float]]) -> str:
-    """Which method won, and by how much against the noise between seeds; honestly, perhaps none.
-
-    >>> verdict({"a": [0.90, 0.92], "b": [0.91, 0.91]})
-    'No method won: the best mean (a, 91.0 %) leads by 0.0 points, less than the 2.0 that seeds alone can make.'
-    """
-    means = {method: statistics.fmean(values) for method, values in results.items()}
-    ranked = sorted(means, key=lambda method: -means[method])
-    best, second = ranked[0], ranked[1]
-    lead = 100 * (means[best] - means[second])
-    count = len(results[best])
-    spread = [statistics.variance(results[m]) / count if count > 1 else 0.0 for m in (best, second)]
-    noise = 100 * 2 * sum(spread) ** 0.5
-    if count > 1 and lead > noise:
-        beside = f"more than the {noise:.1f} that seeds alone can make"
-        return f"{best} won: {100 * means[best]:.1f} %, {lead:.1f} points above {second}, {beside}."
-    beside = (
-        f"less than the {noise:.1f} that seeds alone can make"
-        if count > 1
-        else "and one run says nothing about chance"
-    )
-    return f"No method won: the best mean ({best}, {100 * means[best]:.1f} %) leads by {lead:.1f} points, {beside}."
 
 
 def _show(results: dict[str, list[float]]) -> None:
