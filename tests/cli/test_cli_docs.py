@@ -69,12 +69,9 @@ def test_the_list_of_commands_is_that_of_the_top(run: Inside) -> None:
 
 def samples(beginning: str) -> dict[str, str]:
     """Commands of the page's console blocks that begin so, with what is printed below them."""
-    found = {}
-    for block in re.findall(r"^```console\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL):
-        for command, output in said_in(block.replace("\\\n", " ")):
-            if command.startswith(beginning):
-                found[command] = output
-    return found
+    blocks = re.findall(r"^```console\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    said = [pair for block in blocks for pair in said_in(block.replace("\\\n", " "))]
+    return {command: output for command, output in said if command.startswith(beginning)}
 
 
 def said_in(block: str) -> Iterator[tuple[str, str]]:
@@ -104,7 +101,7 @@ def test_steady_samples_are_what_is_printed(
     """To the last digit. Fails when a noise multiplier on the page is off by one unit (tried)."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("SALTFLAT_DATA", raising=False)
-    monkeypatch.setattr("saltflat.data.places.SYSTEM", (), raising=False)
+    monkeypatch.setattr("saltflat.data.places.SYSTEM_DIRS", ())
     code, out, err = run(*shlex.split(command)[1:])
     expected = samples(command)[command]
     if expected.startswith("saltflat: "):

@@ -14,7 +14,7 @@ from cli_helpers import Inside, answer, killed_after
 
 import saltflat as sf
 from saltflat.cli import quickstart
-from saltflat.cli.verdict import margin, verdict
+from saltflat.report.verdict import margin, verdict
 
 
 @pytest.fixture
@@ -171,6 +171,13 @@ def test_rounds_are_compared_in_pairs() -> None:
     )
     assert found.won
     assert found.lead == pytest.approx(0.0195)
+
+
+def test_methods_with_different_numbers_of_runs() -> None:
+    """As the report may have them."""
+    assert not verdict({"a": [0.90, 0.92], "b": [0.91]}).won
+    assert verdict({"a": [0.90, 0.901, 0.899], "b": [0.5, 0.501]}).won
+    assert not verdict({"a": [0.90, 0.80, 0.99], "b": [0.85, 0.86]}).won
 
 
 def test_who_is_clearly_behind_is_named() -> None:

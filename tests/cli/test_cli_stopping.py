@@ -83,7 +83,7 @@ def test_without_checkpoints_it_cannot_go_on_and_says_so(
 def test_a_tuning_that_was_cut_off_is_spent(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """And `train --resume` says why it cannot go on, instead of that Python started it."""
     with monkeypatch.context() as patch:
-        patch.setattr("saltflat.training.trials.fit", interrupt)
+        patch.setattr("saltflat.training.trials.draw_repetitions", interrupt)
         code, out, err = run(
             "tune",
             "--grid",
@@ -146,17 +146,21 @@ def test_resume_of_a_finished_tuning_has_nothing_to_do(run: Inside) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("audit", "--quick", "--steps", "5"), ("models",), ("data", "list"), ("bench", "--quick")]
+    ("line", "where"),
+    [
+        ("audit --quick --steps 5", "audit.run"),
+        ("models", "models.names"),
+        ("data list", "data.names"),
+        ("bench --quick", "bench.tasks.tasks"),
+    ],
 )
 def test_others_stop_without_a_word_about_ledgers(
-    command: tuple[str, ...], run: Inside, monkeypatch: pytest.MonkeyPatch
+    line: str, where: str, run: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for where in ("audit.run", "models.names", "data.names", "bench.tasks.tasks"):
-        monkeypatch.setattr(f"saltflat.{where}", interrupt)
-    code, out, err = run(*command)
+    monkeypatch.setattr(f"saltflat.{where}", interrupt)
+    code, out, err = run(*line.split())
     assert (code, out) == (130, "")
     assert "stopped." in err
     assert "ledger" not in err
     assert "Traceback" not in err
-    if command[0] == "bench":
-        assert "Go on with: saltflat bench --quick" in err
+    assert ("Go on with: saltflat bench --quick" in err) == line.startswith("bench")

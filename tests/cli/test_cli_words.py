@@ -75,7 +75,7 @@ def test_sub_commands_have_examples(name: str, run: Inside) -> None:
         ("train --epsilonn 1", "No such option"),
         ("train --epsilon x", "'x' is not a valid float.\n  See: saltflat train --help"),
         ("train --method", "requires an argument"),
-        ("train --steps 2 --out file/x", "out='file/x' cannot be made (Not a directory)"),
+        ("train --steps 2 --out file/x --quiet", "out='file/x' cannot be made (Not a directory)"),
         ("train --data table.csv", "label is missing"),
         ("train --population 9 --test-fraction 0.5", "depends on the number of rows"),
         ("compare --methods ,", "names none"),
@@ -122,7 +122,18 @@ def test_a_group_alone_explains_itself(line: str, run: Inside) -> None:
 
 def test_no_epsilon_is_lost_where_there_is_nothing_to_test_on(run: Inside) -> None:
     Path("table.csv").write_text("a,b\n" + "".join(f"{i % 5},{i % 2}\n" for i in range(60)))
-    settings = ("--data", "table.csv", "--label", "b", "--noise-multiplier", "4", "--delta", "1e-3", "--steps", "2")
+    settings = (
+        "--data",
+        "table.csv",
+        "--label",
+        "b",
+        "--noise-multiplier",
+        "4",
+        "--delta",
+        "1e-3",
+        "--steps",
+        "2",
+    )
     code, out, _ = run("train", *settings, "--out", "here", "--quiet")
     assert code == 0
     assert re.match(r"ε = [0-9.]+, δ = 0.001 \(no test rows", out)
@@ -145,7 +156,9 @@ def test_quiet_leaves_the_number_that_was_asked_for(run: Inside) -> None:
     code, out, _ = run("account", "--noise-multiplier", str(noise), *common)
     assert 0.99 < float(out) <= 1
     phases = ("--phase", "steps=5,noise-multiplier=3", "--phase", "steps=5", "--phase", "steps=5")
-    code, out, _ = run("calibrate", "--epsilon", "1", "--population", "1000", "--rate", "0.1", *phases, "--quiet")
+    code, out, _ = run(
+        "calibrate", "--epsilon", "1", "--population", "1000", "--rate", "0.1", *phases, "--quiet"
+    )
     assert len(out.split()) == 2
     assert run("models", "--quiet")[1].split()[:2] == ["cnn-selu", "cnn-tanh"]
     assert run("data", "list", "--quiet")[1].split()[0] == "digits"

@@ -14,6 +14,9 @@ from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import account_options, checkpoint_option, data_options, plan_options, stem_of
 from saltflat.cli.words import same_command, stopped
 from saltflat.errors import InputError
+from saltflat.report.comparison import final_accuracy, summarise
+
+__all__ = ["command", "final_accuracy", "summarise"]
 
 
 @click.command(
@@ -184,40 +187,6 @@ def _found(place: Path, plan: dict[str, Any], randomness: str) -> tuple[Any, boo
         number += 1
     place.rename(aside)
     return None, False
-
-
-def final_accuracy(summary: dict[str, Any]) -> float:
-    """The averaged weights' accuracy where the method averages, else the last iterate's."""
-    averaged = summary["average_accuracy"]
-    value = averaged if averaged is not None else summary["accuracy"]
-    return float("nan") if value is None else float(value)
-
-
-def summarise(results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One row a method: mean, deviation, error reduction against the first, and how steady the end was."""
-    rows: list[dict[str, Any]] = []
-    for method, runs in results.items():
-        values = [final_accuracy(run) for run in runs]
-        mean = statistics.fmean(values)
-        key = "average_accuracy" if runs[0]["average_accuracy"] is not None else "accuracy"
-        tails = [[row[key] for row in run["history"][-5:] if row.get(key) is not None] for run in runs]
-        steady = [statistics.pvariance(tail) for tail in tails if len(tail) > 1]
-        first = rows[0]["accuracy"] if rows else mean
-        rows.append(
-            {
-                "method": method,
-                "accuracy": mean,
-                "deviation": statistics.stdev(values) if len(values) > 1 else None,
-                "error_reduction": (mean - first) / (1 - first) if first < 1 else 0.0,
-                "last_iterates_variance": statistics.fmean(steady) if steady else None,
-                "runs": values,
-                "evaluation": runs[0].get("evaluation"),
-                "epsilon": runs[0]["epsilon"],
-                "steps": runs[0]["steps"],
-                "seconds": statistics.fmean(run["seconds"] for run in runs),
-            }
-        )
-    return rows
 
 
 def _shown(table: list[dict[str, Any]]) -> str:

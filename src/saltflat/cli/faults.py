@@ -79,6 +79,7 @@ def faults_of(options: dict[str, Any]) -> list[str]:
 
 def _checks(given: dict[str, Any]) -> Iterator[Callable[[], object]]:
     from saltflat.cli.training_run import METHOD_WORDS, check_own_settings, check_test_fraction
+    from saltflat.methods.optimizers import check_name
     from saltflat.models import describe
     from saltflat.training.prepare import check_seed
 
@@ -101,6 +102,8 @@ def _checks(given: dict[str, Any]) -> Iterator[Callable[[], object]]:
     for words in TOGETHER:
         if some := {word: given[word] for word in words if word in given}:
             yield partial(plans.by_name, "dp-sgd", **_beside(some))
+    if "optimizer" in given:
+        yield partial(check_name, given["optimizer"])
     if "views" in given or "augmentations" in given:
         names = tuple(name.strip() for name in given.get("augmentations", "").split(",") if name.strip())
         yield partial(Multiplicity, given.get("views", 1), names)

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from saltflat.cli.verdict import Verdict, verdict
 from saltflat.cli.words import painted, stopped
 from saltflat.errors import InputError, MissingDependencyError
+from saltflat.report.verdict import Verdict, verdict
 
 METHODS = ("dp-sgd", "dp-sat", "sai", "dp-sgd+swa")
 SETTINGS = {"data": "digits", "epsilon": 2.0, "delta": 1e-4, "batch_size": 256, "epochs": 40}
@@ -99,9 +99,9 @@ def _all_rounds(seeds: int, folder: Path, told: bool) -> tuple[dict[str, list[fl
     """Accuracies by method, one a round, and the number of test rows."""
     import torch
 
-    from saltflat.cli.compare import final_accuracy
     from saltflat.cli.training_run import plan_for, train_once
     from saltflat.data import load
+    from saltflat.report.comparison import final_accuracy
 
     torch.set_num_threads(1)  # a model this small is slower with more, and much slower on a busy machine
     data = load("digits")
@@ -129,12 +129,12 @@ def _all_rounds(seeds: int, folder: Path, told: bool) -> tuple[dict[str, list[fl
 
 def _report(results: dict[str, list[float]], folder: Path) -> str | None:
     """Write the report of all runs; where that needs a package that is missing, say so and go on."""
-    import importlib
+    from saltflat.report import write_report
 
     runs = [folder / f"{method}-{number + 1}" for method in results for number in range(len(results[method]))]
     try:
-        importlib.import_module("saltflat.report").write_report(runs, folder / "report.html")
-    except (MissingDependencyError, ModuleNotFoundError) as error:
+        write_report(runs, folder / "report.html")
+    except MissingDependencyError as error:
         click.echo(f"no report: {error}", err=True)
         return None
     return str(folder / "report.html")

@@ -61,7 +61,8 @@ def merge_run_file(ctx: click.Context, path: str | None, params: dict[str, Any])
     for key, value in content.items():
         name = spelled.get(key.replace("_", "-"))
         if name is None:
-            faults.append(f"unknown key {key!r}. {nearest(key.replace('_', '-'), sorted(spelled))}")
+            guess, _, _ = nearest(key.replace("_", "-"), sorted(spelled)).partition("? Known")
+            faults.append(f"unknown key {key!r}. {guess}{'?' if guess.startswith('Did') else ''}")
             continue
         if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             continue  # the command line wins

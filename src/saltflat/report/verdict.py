@@ -1,15 +1,19 @@
 """Which of several methods won, against the noise between runs, honestly.
 
 In a round all methods start from the same initial weights, so methods are compared round by round: by the
-differences of two methods within each round, and Student's t for the mean of these differences. The leader is
-chosen by looking at the results. So the margin allows for every pair of methods that could have been looked at
-(Bonferroni): with four methods and no difference at all, one is called the winner in at most 5 % of trials.
+differences of two methods within each round, and Student's t for the mean of these differences. (Runs that do
+not belong together may be paired too, as long as their values did not decide how.) Methods with different
+numbers of runs are compared by their means, with the degrees of freedom of the smaller one.
+
+The leader is chosen by looking at the results. So the margin allows for every pair of methods that could have been
+looked at (Bonferroni): with no difference at all, one is called the winner in at most 5 % of trials.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
@@ -77,8 +81,8 @@ class Verdict:
         }
 
 
-def verdict(results: dict[str, list[float]], resolution: float = 0.0) -> Verdict:
-    """Compare methods by the accuracies of their rounds; entry i of each list belongs to round i.
+def verdict(results: Mapping[str, Sequence[float]], resolution: float = 0.0) -> Verdict:
+    """Compare methods by the accuracies of their rounds; entry i of each belongs to round i.
 
     ``resolution`` is what one test row is worth. Differences can agree by accident of that rounding, so the
     deviation between rounds is taken to be at least as large.
@@ -90,28 +94,35 @@ def verdict(results: dict[str, list[float]], resolution: float = 0.0) -> Verdict
     """
     means = {method: statistics.fmean(values) for method, values in results.items()}
     leader = max(means, key=lambda method: means[method])
-    rounds, count = len(results[leader]), len(results)
+    rounds, count = min(len(values) for values in results.values()), len(results)
     pairs = count * (count - 1) // 2
     leads = {method: means[leader] - means[method] for method in results if method != leader}
-    margins = {
-        method: margin(
-            [a - b for a, b in zip(results[leader], results[method], strict=True)], pairs, resolution
-        )
-        for method in leads
-    }
+    margins = {method: _between(results[leader], results[method], pairs, resolution) for method in leads}
     ranked = sorted(leads, key=lambda method: leads[method])
     beaten = tuple(method for method in ranked if leads[method] > margins[method])
     rival = next((method for method in ranked if method not in beaten), ranked[0])
     return Verdict(leader, rival, means[leader], leads[rival], margins[rival], rounds, pairs, beaten)
 
 
-def margin(differences: list[float], pairs: int = 1, resolution: float = 0.0) -> float:
+def _between(first: Sequence[float], second: Sequence[float], pairs: int, resolution: float) -> float:
+    if len(first) == len(second):
+        return margin([a - b for a, b in zip(first, second)], pairs, resolution)
+    if min(len(first), len(second)) < 2:
+        return math.inf
+    squares = [max(statistics.stdev(each), resolution) ** 2 / len(each) for each in (first, second)]
+    return _quantile(pairs, min(len(first), len(second)) - 1) * math.sqrt(sum(squares))
+
+
+def _quantile(pairs: int, freedom: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf(1 - (1 - CONFIDENCE) / (2 * pairs), freedom))
+
+
+def margin(differences: Sequence[float], pairs: int = 1, resolution: float = 0.0) -> float:
     """How far from zero the mean of paired differences may lie by chance, at 95 % over all ``pairs``."""
     rounds = len(differences)
     if rounds < 2:
         return math.inf
-    from scipy.stats import t
-
     deviation = max(statistics.stdev(differences), resolution)
-    quantile = float(t.ppf(1 - (1 - CONFIDENCE) / (2 * pairs), rounds - 1))
-    return quantile * deviation / math.sqrt(rounds)
+    return _quantile(pairs, rounds - 1) * deviation / math.sqrt(rounds)
