@@ -50,6 +50,10 @@ def curves(groups: Sequence[Group]) -> list[str]:
     paid = [(name, places) for name, places in paid if any(math.isfinite(p.epsilon or 0) for p in places)]
     if paid:
         note = "ε is computed from the ledger's releases up to each evaluation. Stopping there would not earn it: "
+        if any(
+            (run.certificate or {}).get("selection") is not None for group in groups for run in group.runs
+        ):
+            note = f"A ledger holds the chosen trial alone; the verdict's ε is for all trials and the choice. {note}"
         second = _chart(
             measure, "ε", paid, note + "only a number of steps that was declared beforehand does.", single
         )

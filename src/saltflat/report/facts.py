@@ -80,7 +80,7 @@ class RunFacts:
             # killed, or under way: no certificate yet; the last line of its ledger may be cut short
             sound = self.ledger_is_that_of_the_plan and failed <= {"certificate", "private", "ledger"}
             return "unfinished" if sound else "damaged"
-        if not failed <= {"private", "finished"}:
+        if not failed <= {"private", "finished"} or any(f.status == "not tried" for f in found.findings):
             return "damaged"
         return "unfinished" if not self.is_finished else "not private"
 

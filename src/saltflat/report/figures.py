@@ -15,6 +15,8 @@ from saltflat.record.markup import table, text
 WIDTH, HEIGHT = 440, 272
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 26, 40
 STYLES = 8
+FINEST = 1e-9
+"""Two values that differ by less than this share of them are drawn as one."""
 DEEPEST = 1e-7
 """How far below the highest value a logarithmic axis reaches: what is less is drawn at its foot."""
 
@@ -71,7 +73,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     >>> ticks(0.0, 1.0, 6)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     """
-    if not low < high or not math.isfinite(high - low):
+    if not math.isfinite(high - low) or not high - low > FINEST * max(abs(low), abs(high)):
         return [low]
     step = 10 ** math.floor(math.log10((high - low) / most))
     step *= next(
@@ -80,7 +82,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     found: list[float] = []
     while (value := first * step) <= high + step * 1e-9 and len(found) <= most + 1:
-        found.append(round(value, 12 - math.floor(math.log10(max(abs(value), 1e-12)))) + 0.0)
+        found.append(float(f"{value:.12g}") + 0.0)  # never −0
         first += 1
     return found
 
@@ -173,7 +175,10 @@ def _to_tick(low: float, high: float) -> tuple[float, float]:
 
 
 def apart(low: float, high: float) -> tuple[float, float]:
-    return (low, high) if low < high else (low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1))
+    """A range that an axis can show: one that is no wider than rounding is widened."""
+    if high - low > FINEST * max(abs(low), abs(high)):
+        return low, high
+    return low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
 
 
 def tick(value: float) -> str:

@@ -11,7 +11,7 @@ from saltflat.record.markup import text
 from saltflat.report.figures import Axis, as_figure, number, svg, tick, ticks
 
 SIDE = 300
-LEFT, TOP, KEY = 56, 20, 52
+LEFT, TOP, KEY = 56, 28, 52
 LEVELS = 10
 
 Grid = Sequence[Sequence[float]]

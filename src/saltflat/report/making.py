@@ -96,7 +96,7 @@ def make_report(
     groups = grouped(found, costs)
     whole = verdicts[0] if len(found) == 1 else runs_verdict(found, costs, verdicts, who_won(groups))
     report = Report(
-        whole, found, costs, verdicts, page(found, costs, groups, verdicts, whole),
+        whole, found, costs, verdicts, _sound(page(found, costs, groups, verdicts, whole)),
         None if out is None else Path(out), tuple(Path(path) for path in cards),
     )  # fmt: skip
     contents = {path: _card(report, path) for path in report.cards}
@@ -110,7 +110,12 @@ def make_report(
 
 def _card(report: Report, path: Path) -> str:
     data = report.card()
-    return card_json(data) if path.suffix == ".json" else card_markdown(data)
+    return _sound(card_json(data) if path.suffix == ".json" else card_markdown(data))
+
+
+def _sound(words: str) -> str:
+    """Text that can be written: JSON may hold halves of letters, which no file can."""
+    return words.encode("utf-8", "replace").decode()
 
 
 def _folder(run: Any) -> Path:

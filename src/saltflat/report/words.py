@@ -43,15 +43,16 @@ def belief(prior: float, epsilon: float) -> float:
 
 
 def at_most(value: float) -> str:
-    """A bound on a belief in percent, rounded up and never shown as certain while it is not.
+    """A bound on a belief in percent, rounded up, with as many digits as it takes not to look certain.
 
-    >>> at_most(0.731), at_most(0.99999), at_most(1.0)
-    ('73.2 %', 'more than 99.9 %', '100 %')
+    >>> at_most(0.731), at_most(0.99998), at_most(1.0)
+    ('73.1 %', '99.998 %', '100 %')
     """
-    if value >= 1:
-        return "100 %"
-    rounded = math.ceil(1000 * value - 1e-9) / 10
-    return "more than 99.9 %" if rounded >= 100 else f"{rounded:g} %"
+    for digits in (1, 2, 3, 4):
+        rounded = math.ceil(100 * value * 10**digits - 1e-6) / 10**digits
+        if rounded < 100:
+            return f"{rounded:.{digits}f}".rstrip("0").rstrip(".") + " %"
+    return "100 %"
 
 
 def strength(epsilon: float) -> str:
@@ -176,6 +177,9 @@ def runs_verdict(
     words = [f"{name}: {said}." for name, said in [*bad, *warn]]
     if won is not None:
         words.append(won)
+    labels = sorted({found.label for run in runs if (found := final(run)) is not None and found.label})
+    if labels:
+        words.append(f"Accuracies are exact numbers about test rows: {', '.join(labels)} by ε.")
     words.append(_together(runs, costs))
     return Verdict(kind, title, tuple(words))
 
