@@ -30,12 +30,12 @@ NEXT = (
     epilog="""\b
 Examples:
   saltflat quickstart
-  saltflat quickstart --seeds 8 --out demo
+  saltflat quickstart --seeds 12 --out demo
   saltflat quickstart --seeds 3 --json
 """
 )
 @click.option(
-    "--seeds", default=5, show_default=True, type=click.IntRange(1, 50),
+    "--seeds", default=7, show_default=True, type=click.IntRange(1, 50),
     help="Rounds: in each, all methods start from the same weights, drawn anew.",
 )  # fmt: skip
 @click.option(
@@ -174,9 +174,13 @@ def _tell_the_rest(folder: Path, answer: dict[str, Any], found: Verdict) -> None
     click.echo("\nWhat each run guarantees on its own:")
     click.echo("\n".join(f"  {line}" for line in str(certificate).splitlines()[:2]))
     click.echo(f"  What that covers and what not: certificate.html in {folder / METHODS[0]}-1")
+    count = len(METHODS) * rounds
     if answer["report"] is not None:
-        click.echo(f"\nReport of all {len(METHODS) * rounds} runs: {answer['report']}")
-    click.echo(f"\nDone in {answer['seconds']:.0f} s. With a table of your own that has a column outcome:")
+        click.echo(
+            f"  Whoever sees all {count} runs sees more than one of them shows: the report adds that up."
+        )
+        click.echo(f"\nReport of all {count} runs: {answer['report']} ({answer['seconds']:.0f} s)")
+    click.echo("\nWith a table of your own that has a column outcome, try next:")
     click.echo("\n".join(f"  {line}" for line in NEXT))
 
 
