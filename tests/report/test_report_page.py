@@ -18,6 +18,7 @@ from saltflat.errors import InputError
 from saltflat.record.ledger import Ledger
 from saltflat.report import write_report
 from saltflat.report.facts import read_run
+from saltflat.report.figures import claimed
 from saltflat.report.groups import grouped
 from saltflat.report.spent import spent, spent_at
 
@@ -46,7 +47,8 @@ def test_a_sound_run_is_verified_with_its_certificate_epsilon(run: Path, tmp_pat
     assert made.path.read_text(encoding="utf-8") == made.page
     stated = read(run, "certificate.json")["epsilon"]
     assert made.costs[0].epsilon == stated == made.costs[0].by_ledger
-    assert made.verdict.title == f"Verified: ε = {stated:.4g} at δ = 0.001"
+    assert made.verdict.title == f"Verified: ε = {claimed(stated)} at δ = 0.001"
+    assert stated <= float(claimed(stated)) < stated * 1.001
     assert str(made).startswith("Verified")
     assert made.verdict.title in made.page
     found = Parsed(made.page).text
@@ -110,7 +112,7 @@ def test_no_less_is_claimed_than_the_ledger_shows(run: Path) -> None:
     assert before is not None
     assert cost.epsilon is not None
     assert cost.epsilon > 2 * before
-    assert f"at least ε = {cost.epsilon:.4g}" in made.page
+    assert f"at least ε = {claimed(cost.epsilon)}" in made.page
 
 
 def test_a_claim_that_was_lowered_is_not_repeated(run: Path) -> None:
@@ -130,7 +132,7 @@ def test_an_unfinished_run_counts_as_its_whole_plan(tmp_path: Path) -> None:
     assert cost.epsilon == a_plan().epsilon
     assert cost.by_ledger is not None
     assert cost.by_ledger < cost.epsilon
-    assert f"whole plan counts as spent: ε = {cost.epsilon:.4g}" in made.page
+    assert f"whole plan counts as spent: ε = {claimed(cost.epsilon)}" in made.page
     assert sf.report(folder, accept=["unfinished"]).passed
     assert sf.report(folder, accept=["unfinished"]).verdict.title.startswith("UNFINISHED")
     # killed: no certificate at all, and a last entry that is cut short
@@ -233,7 +235,7 @@ def test_runs_of_one_method_are_taken_together(several: Path) -> None:
         assert f"{100 * statistics.fmean(values):.2f} %" in table
         assert f"± {100 * statistics.stdev(values):.2f}" in table
     total = sum(cost.epsilon or 0 for cost in made.costs)
-    assert f"ε = {total:.4g} at δ = 0.004 at most (added up)" in made.page
+    assert f"ε = {claimed(total)} at δ = 0.004 at most (added up)" in made.page
     assert (
         sf.report([several / "sai-seed1", str(several / "dp-sgd-seed0")]).verdict.title
         == "2 runs, all verified"

@@ -12,7 +12,7 @@ from saltflat.record.ledger import Ledger
 from saltflat.record.markup import table, text
 from saltflat.report.bars import Bar, row_chart
 from saltflat.report.comparison import summarise, verdict
-from saltflat.report.figures import Chart, Series, line_chart, number, scrolled, share
+from saltflat.report.figures import Chart, Series, claimed, line_chart, number, scrolled, share
 from saltflat.report.groups import Group, Place, final, measure_of
 from saltflat.report.spent import MOST_POINTS
 
@@ -198,7 +198,7 @@ def comparison(groups: Sequence[Group]) -> list[str]:
                 text(row["method"]), share(row["accuracy"], 2),
                 "–" if deviation is None else f"± {100 * deviation:.2f}", str(len(row["runs"])),
                 "–" if style == 0 else f"{100 * row['error_reduction']:+.1f} %".replace("-", "−"),
-                "–" if steady is None else f"{1e4 * steady:.3g}", "unknown" if epsilon is None else number(epsilon),
+                "–" if steady is None else f"{1e4 * steady:.3g}", "unknown" if epsilon is None else claimed(epsilon),
                 f"{row['steps']:,}", "–" if not row["seconds"] else number(row["seconds"], 3),
             )
         )  # fmt: skip

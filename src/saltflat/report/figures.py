@@ -110,6 +110,18 @@ def number(value: float, digits: int = 4) -> str:
     )
 
 
+def claimed(value: float, digits: int = 4) -> str:
+    """An ε or δ that is stated as spent: rounded up, so that it is never less than what was computed.
+
+    >>> claimed(1.00004), claimed(2.9999), claimed(0.5), claimed(float("inf"))
+    ('1.001', '3', '0.5', 'infinite')
+    """
+    if not 0 < value < math.inf:
+        return number(value, digits)
+    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return number(math.ceil(value / unit * (1 - 1e-9)) * unit, digits)
+
+
 def share(value: float, digits: int = 1) -> str:
     """A share in percent, with a space that does not break."""
     return "–" if value != value else f"{100 * value:.{digits}f} %"

@@ -14,7 +14,7 @@ from saltflat.report.audits import audit_section
 from saltflat.report.bars import stacked_bar
 from saltflat.report.curves import comparison, curves, deviation_of, private_evaluations, standings
 from saltflat.report.facts import RunFacts
-from saltflat.report.figures import number, scrolled, share
+from saltflat.report.figures import claimed, number, scrolled, share
 from saltflat.report.geometries import geometry_section
 from saltflat.report.groups import Group, final
 from saltflat.report.repeat import command, python
@@ -141,11 +141,11 @@ def _tiles(runs: Sequence[RunFacts], costs: Sequence[Spent], groups: Sequence[Gr
         tiles.append(
             (
                 "ε",
-                number(cost.epsilon),
+                claimed(cost.epsilon),
                 "not private" if infinite else "smaller is more private; 0 tells nothing",
             )
         )
-        tiles.append(("δ", number(cost.delta), f"about one in {1 / cost.delta:,.0f}"))
+        tiles.append(("δ", claimed(cost.delta), f"about one in {1 / cost.delta:,.0f}"))
     if run.plan is not None:
         recorded = 0 if run.ledger is None else run.ledger.releases
         tiles.append(("Releases", f"{recorded:,}", f"of {run.plan.steps:,} planned"))
@@ -168,14 +168,14 @@ def _overview(runs: Sequence[RunFacts], costs: Sequence[Spent], verdicts: Sequen
             if result.measure == "accuracy"
             else number(result.value)
         )
-        claimed = run.state != "damaged" and cost.epsilon is not None
+        claims = run.state != "damaged" and cost.epsilon is not None
         state = verdict.title.partition(":")[0]
         mark = "passed" if verdict.kind == "good" else "failed"
         rows.append(
             (
                 text(run.name), text(run.method), f'<span class="{mark}">{text(state)}</span>', value,
-                number(cost.epsilon) if claimed and cost.epsilon is not None else "no claim",
-                number(cost.delta) if claimed and cost.delta is not None else "–",
+                claimed(cost.epsilon) if claims and cost.epsilon is not None else "no claim",
+                claimed(cost.delta) if claims and cost.delta is not None else "–",
             )
         )  # fmt: skip
     content = scrolled(

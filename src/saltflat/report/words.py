@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from saltflat.record.certificate import NOT_COVERED, TIER_NOT_COVERED
 from saltflat.report.facts import RunFacts
-from saltflat.report.figures import number, share
+from saltflat.report.figures import claimed, number, share
 from saltflat.report.groups import Final, final
 from saltflat.report.spent import Spent
 
@@ -70,10 +70,10 @@ def cost_words(cost: Spent) -> str:
     """ε and δ, and what they are made of."""
     if cost.epsilon is None or cost.delta is None:
         return "an ε that is not known"
-    words = f"ε = {number(cost.epsilon)} at δ = {number(cost.delta)}"
+    words = f"ε = {claimed(cost.epsilon)} at δ = {claimed(cost.delta)}"
     if cost.evaluations and cost.training is not None:
         several = "s" if cost.evaluations > 1 else ""
-        words += f" (training {number(cost.training)}, with {cost.evaluations} private evaluation{several})"
+        words += f" (training {claimed(cost.training)}, with {cost.evaluations} private evaluation{several})"
     return words
 
 
@@ -153,7 +153,7 @@ def _unfinished(run: RunFacts, cost: Spent) -> list[str]:
     ]
     if cost.by_ledger is not None and cost.training is not None and cost.by_ledger < cost.training:
         words.append(
-            f"The releases so far alone come to ε = {number(cost.by_ledger)}. That is no claim: why it stopped may "
+            f"The releases so far alone come to ε = {claimed(cost.by_ledger)}. That is no claim: why it stopped may "
             "depend on the data."
         )
     return [*words, "The numbers below may still change."]
@@ -185,7 +185,7 @@ def runs_verdict(
 
 
 def _together(runs: Sequence[RunFacts], costs: Sequence[Spent]) -> str:
-    single = sorted({number(cost.epsilon) for cost in costs if cost.epsilon is not None})
+    single = sorted({claimed(cost.epsilon) for cost in costs if cost.epsilon is not None})
     each = (
         f"Each run alone costs ε = {single[0]}"
         if len(single) == 1
@@ -198,8 +198,8 @@ def _together(runs: Sequence[RunFacts], costs: Sequence[Spent]) -> str:
     if math.isinf(total):
         return f"{each}. All together are not private, because one of them is not."
     return (
-        f"{each}. Whoever sees all {len(runs)} of them, trained on the same data, sees ε = {number(total)} at "
-        f"δ = {number(delta)} at most (added up)."
+        f"{each}. Whoever sees all {len(runs)} of them, trained on the same data, sees ε = {claimed(total)} at "
+        f"δ = {claimed(delta)} at most (added up)."
     )
 
 
@@ -220,7 +220,7 @@ def meaning(run: RunFacts, cost: Spent) -> list[str]:
     ]
     if cost.delta is not None:
         words.append(
-            f"δ = {number(cost.delta)} is the share of bad luck that this bound leaves open: about one in "
+            f"δ = {claimed(cost.delta)} is the share of bad luck that this bound leaves open: about one in "
             f"{1 / cost.delta:,.0f}."
         )
         population = facts["population"]
@@ -241,7 +241,7 @@ def meaning(run: RunFacts, cost: Spent) -> list[str]:
     replaced = (run.certificate or {}).get("epsilon_replace_one")
     if isinstance(replaced, float) and not cost.evaluations:
         words.append(
-            f"If you were exchanged for another instead, the same run is worth ε = {number(replaced)}."
+            f"If you were exchanged for another instead, the same run is worth ε = {claimed(replaced)}."
         )
     words.append(
         "It does not promise that the model tells nothing about you: what holds for people like you can be learned "
@@ -257,7 +257,7 @@ def seen_together(costs: Sequence[Spent]) -> str | None:
         return None
     return (
         f"Someone who sees all {len(costs)} runs, and not this one alone, can become "
-        f"{at_most(belief(0.5, total))} sure at most (ε = {number(total)}): publish one of them, or count them all."
+        f"{at_most(belief(0.5, total))} sure at most (ε = {claimed(total)}): publish one of them, or count them all."
     )
 
 
