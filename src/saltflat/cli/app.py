@@ -101,6 +101,10 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")  # so that it may stand anywhere
     warnings.showwarning = _show_warning
+    if any(
+        "\0" in word for word in sys.argv
+    ):  # no file has such a name, and Python refuses it with a traceback
+        _stop(EXIT_BAD_INPUT, "an argument holds a null byte.")
     try:
         code = app.main(prog_name="saltflat", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
