@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from saltflat.plan import Budget, Phase, Plan
     from saltflat.record.account import Account
     from saltflat.record.verify import verify
+    from saltflat.report import report
     from saltflat.training.evaluate_privately import evaluate_privately
     from saltflat.training.fit import fit, steps
     from saltflat.training.prepare import layer_rules
@@ -48,7 +49,15 @@ _HOMES = {
     "tune": "saltflat.training.tune",
     "verify": "saltflat.record.verify",
 }
-_CHAPTERS = ("accounting", "audit", "data", "models", "plans", "theory")
+_CHAPTERS = (
+    "accounting",
+    "audit",
+    "data",
+    "models",
+    "plans",
+    "report",
+    "theory",
+)  # report can be called as well
 
 __all__ = [
     "Account",
@@ -72,6 +81,7 @@ __all__ = [
     "layer_rules",
     "models",
     "plans",
+    "report",
     "steps",
     "theory",
     "tune",

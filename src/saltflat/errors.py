@@ -31,7 +31,8 @@ class InputError(SaltflatError, ValueError):
         text = repr(shown) if isinstance(shown, str) else str(shown)
         if len(text) > 120:
             text = text[:117] + "..."
-        super().__init__(f"{argument}={text} {problem}.\n  Expected {expected}. {cure}".rstrip())
+        subject = argument if value is None and problem.startswith("is missing") else f"{argument}={text}"
+        super().__init__(f"{subject} {problem}.\n  Expected {expected}. {cure}".rstrip())
 
 
 class RefusedError(SaltflatError, ValueError):
@@ -94,6 +95,8 @@ def nearest(word: str, known: list[str]) -> str:
     """
     import difflib
 
+    if not known:
+        return "There are none yet."
     close = difflib.get_close_matches(word, known, n=1)
     guess = f"Did you mean {close[0]!r}? " if close else ""
     return f"{guess}Known: {', '.join(known)}."

@@ -118,7 +118,7 @@ BAD = {
     "steps and epochs": (("account", *FASHION, "--steps", "9", "--epochs", "9"), "exactly one of steps and epochs"),
     "neither": (("account", *FASHION, "--noise-multiplier", "1"), "exactly one of steps and epochs"),
     "steps and phases": (("account", *FASHION, "--steps", "9", "--phase", "steps=9"), "is given with --phase"),
-    "no noise": (("account", *FASHION, "--steps", "9"), "use calibrate"),
+    "no noise": (("account", *FASHION, "--steps", "9"), "use: saltflat calibrate"),
     "nothing left to solve": (
         ("calibrate", "--epsilon", "1", *FASHION, "--phase", "steps=9,noise-multiplier=2"), "saltflat account",
     ),

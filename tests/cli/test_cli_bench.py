@@ -189,4 +189,4 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with TaskBar(2) as bar:
         bar.begin(2, "engines: mlp")
         assert bar.bar.tasks[0].completed == 1
-        assert bar.bar.tasks[0].description == "engines: mlp"
+        assert bar.bar.tasks[0].fields["note"] == "engines: mlp"

@@ -173,42 +173,6 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert debug.returncode != 0
 
 
-@pytest.mark.slow
-def test_quickstart(tmp_path: Path) -> None:
-    found = answer("quickstart", "--seeds", "1", "--json", cwd=tmp_path)
-    assert set(found["accuracy"]) == {"dp-sgd", "dp-sat", "sai", "dp-sgd+swa"}
-    assert all(values[0] > 0.7 for values in found["accuracy"].values())
-    assert (found["epsilon"], found["delta"]) == (2.0, 1e-4)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_quickstart_tells_its_story(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    from saltflat.cli import quickstart
-
-    monkeypatch.setattr(quickstart, "SETTINGS", quickstart.SETTINGS | {"epsilon": 0.5, "epochs": 5})
-    code, out, _ = run("quickstart", "--seeds", "2")
-    assert code == 0
-    for words in (
-        "dp-sgd",
-        "dp-sat",
-        "sai",
-        "total: ε = ",
-        "± between seeds",
-        "won",
-        "guarantees",
-        "try next",
-    ):
-        assert words in out
-
-
-def test_the_verdict_is_honest() -> None:
-    from saltflat.cli.quickstart import verdict
-
-    assert verdict({"a": [0.9], "b": [0.5]}).startswith("No method won")
-    assert verdict({"a": [0.90, 0.91, 0.92], "b": [0.5, 0.51, 0.52]}).startswith("a won: 91.0 %, 40.0 points")
-    assert verdict({"a": [0.90, 0.80, 0.85], "b": [0.84, 0.86, 0.85]}).startswith("No method won")
-
-
 def test_a_table_of_ones_own_with_people(run: Inside, tmp_path: Path) -> None:
     rows = [f"{i % 7},{(i * 3) % 5},{'yes' if i % 2 else 'no'},{i % 30}" for i in range(120)]
     write(tmp_path / "visits.csv", "height,weight,outcome,patient\n" + "\n".join(rows) + "\n")

@@ -22,7 +22,7 @@ Examples:
 @click.option("--noise-multiplier", type=float, help="Noise of the phases that do not name their own.")
 @accounting_options
 def command(
-    noise_multiplier: float | None, delta: float, as_json: bool, plot: str | None, **options: Any
+    noise_multiplier: float | None, delta: float, as_json: bool, quiet: bool, plot: str | None, **options: Any
 ) -> None:
     """The ε at δ of all phases, composed jointly."""
     sampling = read_sampling(options["population"], options["batch_size"], options["rate"], options["cap"])
@@ -34,7 +34,10 @@ def command(
         for phase in phases
     ]
     result = answer(filled, sampling, delta)
-    show(result, as_json)
+    if quiet and not as_json:
+        click.echo(f"{result['epsilon']:.4f}")
+    else:
+        show(result, as_json)
     if plot:
         from saltflat.cli.budget_plot import draw
 

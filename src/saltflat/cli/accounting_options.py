@@ -32,7 +32,7 @@ class PhaseRequest:
         if self.noise_multiplier is None:
             raise InputError(
                 "noise_multiplier", None, "a noise multiplier in every phase", problem="is missing",
-                cure="To solve for it, use calibrate.",
+                cure="To find the noise for an ε, use: saltflat calibrate",
             )  # fmt: skip
         noise = combined_noise(*[self.noise_multiplier] * self.queries)
         return sampling.event(noise, self.steps)
@@ -45,6 +45,8 @@ class PhaseRequest:
 def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and Path(value).suffix.lower() not in (".png", ".svg", ".pdf"):
         raise click.BadParameter(f"{value!r} does not end in .png, .svg or .pdf")
+    if value is not None and not Path(value).parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(Path(value).parent)!r}")
     return value
 
 
@@ -66,6 +68,7 @@ def accounting_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 f"Keys: {', '.join(_KEYS)}.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+            click.option("--quiet", is_flag=True, help="Only the number that was asked for."),
             click.option(
                 "--plot", type=click.Path(dir_okay=False), callback=_picture,
                 help="Draw what ε buys into this picture file (.png, .svg or .pdf).",
@@ -79,7 +82,8 @@ def accounting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def read_sampling(population: int, batch_size: float | None, rate: float | None, cap: int | None) -> Sampling:
     """The sampling that the options describe."""
     if (batch_size is None) == (rate is None):
-        raise InputError("batch_size", batch_size, "exactly one of --batch-size and --rate")
+        said = "is missing" if batch_size is None else "is given beside --rate"
+        raise InputError("batch_size", batch_size, "exactly one of --batch-size and --rate", problem=said)
     if rate is not None and not 0 < rate <= 1:
         raise InputError("rate", rate, "0 < rate <= 1")
     size = batch_size if batch_size is not None else (rate or 0.0) * population
@@ -134,7 +138,8 @@ def _read_phase(text: str, queries: int, sampling: Sampling) -> PhaseRequest:
 def _steps(values: dict[str, Any], sampling: Sampling) -> int:
     steps, epochs = values.get("steps"), values.get("epochs")
     if (steps is None) == (epochs is None):
-        raise InputError("steps", steps, "exactly one of steps and epochs")
+        said = "is missing" if steps is None else "is given beside epochs"
+        raise InputError("steps", steps, "exactly one of steps and epochs", problem=said)
     if steps is not None:
         check_count("steps", int(steps))
         return int(steps)

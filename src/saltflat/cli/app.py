@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import warnings
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from saltflat.errors import SaltflatError
+from saltflat.cli.words import painted
+from saltflat.errors import SaltflatError, nearest
 
 # name -> the module that defines `command`; imported when it is asked for, so that --help is quick
 COMMANDS = {
@@ -26,12 +29,16 @@ COMMANDS = {
     "keygen": "make a pair of keys to sign with",
     "budget": "what a data set has spent over all its runs, and what is left",
     "audit": "attack a plan's mechanism, and bound ε from below",
+    "report": "one page about one or several runs, and a privacy card",
     "bench": "time and memory of a private step beside the alternatives",
     "data": "list, fetch, locate and describe data sets",
     "models": "list and describe models",
+    "completion": "let the shell complete commands, options and names",
 }
 
 EXIT_BAD_INPUT = 2
+EXIT_STOPPED = 130
+_NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
 
 class LazyGroup(click.Group):
@@ -47,26 +54,44 @@ class LazyGroup(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            from saltflat.errors import nearest
-
-            raise click.UsageError(f"There is no command {args[0]!r}. {nearest(args[0], list(COMMANDS))}")
+        unknown = args and not args[0].startswith("-") and args[0] not in COMMANDS
+        if unknown and not ctx.resilient_parsing:  # a shell that completes asks about half a line
+            raise click.UsageError(
+                f"There is no command {args[0]!r}. {nearest(args[0], list(COMMANDS))}", ctx=ctx
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and words from the table above: click's own way would import every command."""
+        found = [
+            CompletionItem(name, help=words)
+            for name, words in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
 
 @click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="""\b
+Examples:
+  saltflat quickstart
+  saltflat train --data visits.csv --label outcome --epsilon 1 --out runs/visits
+  saltflat verify runs/visits
+  saltflat train --help
+""",
 )
 @click.version_option(package_name="saltflat", prog_name="saltflat")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def app(debug: bool) -> None:
     """Train PyTorch models on private data: state a budget, get the most accurate model that it buys.
 
-    Exit codes: 0 done, 1 a check failed, 2 bad input.
+    Exit codes: 0 done, 1 a check failed, 2 bad input, 130 stopped by Ctrl-C.
     """
 
 
@@ -76,33 +101,55 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")  # so that it may stand anywhere
     warnings.showwarning = _show_warning
+    if any(
+        "\0" in word for word in sys.argv
+    ):  # no file has such a name, and Python refuses it with a traceback
+        _stop(EXIT_BAD_INPUT, "an argument holds a null byte.")
     try:
         code = app.main(prog_name="saltflat", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.Abort:
-        _stop(130, "stopped. What was released so far stays recorded in the ledger.")
-    except click.ClickException as error:
+    except (click.Abort, KeyboardInterrupt, BrokenPipeError):
         if debug:
             raise
-        error.show()
-        sys.exit(EXIT_BAD_INPUT)
-    except (KeyboardInterrupt, BrokenPipeError):
-        _stop(130, "stopped. What was released so far stays recorded in the ledger.")
+        _stop(EXIT_STOPPED, "stopped.")
+    except click.ClickException as error:
+        if isinstance(error, _NO_ARGUMENTS):
+            error.show()
+            sys.exit(EXIT_BAD_INPUT)
+        if debug:
+            raise
+        _stop(EXIT_BAD_INPUT, _sentence(error))
     except (SaltflatError, OSError) as error:
         if debug:
             raise
-        _stop(EXIT_BAD_INPUT, str(error))
+        _stop(EXIT_BAD_INPUT, _of_system(error) if isinstance(error, OSError) else str(error))
+
+
+def _sentence(error: click.ClickException) -> str:
+    """What click found wrong, in the form of our own errors: the fault, then where to look."""
+    message = re.sub(r"\s*\n\s*", " ", error.format_message().rstrip())
+    message += "" if message.endswith((".", "?")) else "."
+    context = getattr(error, "ctx", None)
+    return message if context is None else f"{message}\n  See: {context.command_path} --help"
+
+
+def _of_system(error: OSError) -> str:
+    """What the operating system refused: the file first, then the reason, without its number."""
+    if error.strerror is None or error.filename is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}."
 
 
 def _stop(code: int, message: str) -> None:
     try:
-        click.echo(f"saltflat: {message}", err=True)
+        click.echo(f"{painted('saltflat:', sys.stderr, fg='red', bold=True)} {message}", err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    click.echo(f"saltflat: warning: {message}", err=True)
+    label = painted("saltflat: warning:", sys.stderr, fg="yellow")
+    click.echo(f"{label} {message}", err=True)

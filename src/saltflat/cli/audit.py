@@ -8,7 +8,10 @@ from typing import Any
 
 import click
 
-from saltflat.cli.run_options import data_options, merge_run_file, plan_options
+from saltflat.cli.known import complete_method, complete_run_or_file
+from saltflat.cli.run_file import merge_run_file
+from saltflat.cli.run_options import data_options, plan_options
+from saltflat.cli.words import painted_checks
 
 
 @click.command(
@@ -22,13 +25,16 @@ Examples:
 The exit code is 0 if nothing was caught, 1 if something was, 2 for bad input.
 """
 )
-@click.argument("run", required=False, type=click.Path(exists=True))
+@click.argument("run", required=False, type=click.Path(exists=True), shell_complete=complete_run_or_file)
 @data_options
-@click.option("--method", default="dp-sgd", show_default=True, help="As in: saltflat train.")
+@click.option(
+    "--method", default="dp-sgd", show_default=True, shell_complete=complete_method,
+    help="As in: saltflat train.",
+)  # fmt: skip
 @plan_options
 @click.option("--quick", is_flag=True, help="Fewer trials: under a minute for a small model on two cores.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quiet", is_flag=True, help="Do not say what is being tried.")
+@click.option("--quiet", is_flag=True, help="Only the result: do not say what is being tried.")
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
     """Attack the mechanism of a plan, and bound ε from below.
@@ -41,18 +47,21 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     folder = run if run is not None and Path(run).is_dir() else None
     options = merge_run_file(ctx, None if folder else run, params)
     from saltflat.audit import run as attack
+    from saltflat.cli.faults import all_faults
     from saltflat.cli.training_run import load_data, model_for, plan_for
 
-    data = load_data(options)
     if folder is None:
-        model, name = model_for(data, options["model"])
-        plan = plan_for(data, options | {"model": name}, model)
+        with all_faults(options):
+            data = load_data(options)
+            model, name = model_for(data, options["model"])
+            plan = plan_for(data, options | {"model": name}, model)
         randomness = options["randomness"]
     else:
         from saltflat.models import build
         from saltflat.record.folder import RunFolder
 
-        opened = RunFolder.open(folder)
+        opened = RunFolder.open(folder, "run")
+        data = load_data(options)
         plan = opened.read_plan()
         spec = opened.read_json("model.json")
         model = build(spec["name"], **spec["overrides"]) if spec else model_for(data, options["model"])[0]
@@ -63,6 +72,6 @@ def command(ctx: click.Context, /, **params: Any) -> None:
         randomness=randomness, quick=options["quick"],
         announce=None if quiet else lambda text: click.echo(f"trying: {text}", err=True),
     )  # fmt: skip
-    click.echo(json.dumps(report.to_dict()) if options["as_json"] else str(report))
+    click.echo(json.dumps(report.to_dict()) if options["as_json"] else painted_checks(str(report)))
     if not report.passed:
         ctx.exit(1)

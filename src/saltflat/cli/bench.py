@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from saltflat.bench.settings import FULL, QUICK, SECTIONS, Settings, chosen, left_out
+from saltflat.cli.known import complete_models, complete_sections
+from saltflat.cli.words import same_command, stopped
 from saltflat.errors import MissingDependencyError
 
 
@@ -24,10 +26,16 @@ Examples:
 A bench that was cut off goes on where it stopped when the same command is given again.
 """
 )
-@click.option("--models", help=f"Models, separated by commas.  [default: {', '.join(FULL.models)}]")
+@click.option(
+    "--models", shell_complete=complete_models,
+    help=f"Models, separated by commas.  [default: {', '.join(FULL.models)}]",
+)  # fmt: skip
 @click.option("--examples", type=int, help=f"Examples of a step.  [default: {FULL.examples}]")
 @click.option("--rounds", type=int, help=f"Rounds of which the median is taken.  [default: {FULL.rounds}]")
-@click.option("--sections", help=f"What to measure, separated by commas.  [default: {', '.join(SECTIONS)}]")
+@click.option(
+    "--sections", shell_complete=complete_sections,
+    help=f"What to measure, separated by commas.  [default: {', '.join(SECTIONS)}]",
+)  # fmt: skip
 @click.option(
     "--quick", is_flag=True, help=f"Under three minutes: {', '.join(QUICK.models)}, and less of everything."
 )
@@ -37,6 +45,7 @@ A bench that was cut off goes on where it stopped when the same command is given
 )  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Measure again what the folder already holds.")
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
+@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
 def command(
     models: str | None,
     examples: int | None,
@@ -46,6 +55,7 @@ def command(
     out: str | None,
     fresh: bool,
     as_json: bool,
+    quiet: bool,
 ) -> int:
     """Time and memory of private steps beside ordinary ones and beside other libraries.
 
@@ -66,7 +76,10 @@ def command(
     results = Results.open(folder, {"sizes": settings.sizes(), "machine": facts}, fresh=fresh)
     omitted = left_out(settings)
     started, busy = time.perf_counter(), machine.load()
-    sections_found = measured(settings, results)
+    try:
+        sections_found = measured(settings, results, quiet=quiet)
+    except KeyboardInterrupt:
+        stopped(f"What was measured so far is kept in {results.path}.", same_command())
     pictures = _pictures(sections_found, folder)
     answer: dict[str, Any] = {
         "sections": sections_found,
@@ -92,24 +105,17 @@ def command(
     return 1 if wrong else 0
 
 
-def measured(settings: Settings, results: Any) -> dict[str, dict[str, Any]]:
+def measured(settings: Settings, results: Any, quiet: bool = False) -> dict[str, dict[str, Any]]:
     """The results of every task that the settings ask for, kept one by one, with progress on standard error."""
     from saltflat.bench.tasks import tasks
 
     asked = tasks(settings)
     found: dict[str, dict[str, Any]] = {}
-    with TaskBar(len(asked)) as progress:
+    with TaskBar(len(asked), quiet) as progress:
         for number, task in enumerate(asked, start=1):
             kept = results.kept(task.section, task.key) is not None
             progress.begin(number, f"{task}{', measured before' if kept else ''}")
-            try:
-                numbers = results.once(task.section, task.key, task.measure)
-            except KeyboardInterrupt:
-                click.echo(
-                    f"saltflat: stopped. What was measured so far is kept in {results.path}.", err=True
-                )
-                raise click.exceptions.Exit(130) from None
-            found.setdefault(task.section, {})[task.key] = numbers
+            found.setdefault(task.section, {})[task.key] = results.once(task.section, task.key, task.measure)
     return found
 
 
@@ -126,31 +132,24 @@ def _pictures(sections: dict[str, Any], folder: Path) -> list[Path]:
 class TaskBar:
     """On a terminal a bar with what is being measured; elsewhere a line for each task."""
 
-    def __init__(self, total: int) -> None:
-        self.total = total
+    def __init__(self, total: int, quiet: bool = False) -> None:
+        self.total, self.quiet = total, quiet
         self.bar: Any = None
 
     def __enter__(self) -> TaskBar:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        if sys.stderr.isatty() and not self.quiet:
+            from saltflat.training.progress import bar_with_note
 
-            columns = (
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TextColumn("{task.description}"),
-            )
-            self.bar = Progress(*columns, console=Console(stderr=True))
-            self.task = self.bar.add_task("", total=self.total)
+            self.bar = bar_with_note()
+            self.task = self.bar.add_task("bench", total=self.total, note="")
             self.bar.start()
         return self
 
     def begin(self, number: int, words: str) -> None:
         """Say which task begins now."""
         if self.bar is not None:
-            self.bar.update(self.task, completed=number - 1, description=words)
-        else:
+            self.bar.update(self.task, completed=number - 1, note=words)
+        elif not self.quiet:
             click.echo(f"{number}/{self.total} {words}", err=True)
 
     def __exit__(self, *_: Any) -> None:

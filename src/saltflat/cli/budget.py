@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from saltflat.cli.known import complete_account
 from saltflat.cli.run_options import budgets_option
 from saltflat.record.account import Account, names
 from saltflat.record.balance import Balance
@@ -62,7 +63,7 @@ def create(name: str, as_json: bool, **terms: Any) -> None:
 
 
 @command.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_account)
 @budgets_option
 @_as_json
 def show(name: str | None, budgets: str | None, as_json: bool) -> None:
@@ -94,7 +95,7 @@ def list_command(budgets: str | None, as_json: bool) -> None:
 
 
 @command.command(name="return")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_account)
 @click.argument("reservation")
 @click.option(
     "--without-ledger", is_flag=True,
@@ -119,7 +120,7 @@ def return_command(
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_account)
 @budgets_option
 @_as_json
 def close(name: str, budgets: str | None, as_json: bool) -> None:

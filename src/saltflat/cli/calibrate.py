@@ -28,11 +28,14 @@ Examples:
       --phase steps=244,noise-multiplier=2.931 --phase steps=488
   saltflat calibrate --epsilon 1 --population 50000 --batch-size 2048 \\
       --phase steps=244,noise-ratio=1 --phase steps=488,noise-ratio=10
+  saltflat calibrate --epsilon 1 --population 60000 --batch-size 2048 --epochs 40 --quiet
 """
 )
 @click.option("--epsilon", type=float, required=True, help="The budget ε.")
 @accounting_options
-def command(epsilon: float, delta: float, as_json: bool, plot: str | None, **options: Any) -> None:
+def command(
+    epsilon: float, delta: float, as_json: bool, quiet: bool, plot: str | None, **options: Any
+) -> None:
     """The least noise that keeps all phases within ε at δ.
 
     Phases without noise-multiplier are solved for; noise-ratio in every phase keeps the ratios.
@@ -40,7 +43,10 @@ def command(epsilon: float, delta: float, as_json: bool, plot: str | None, **opt
     sampling = read_sampling(options["population"], options["batch_size"], options["rate"], options["cap"])
     phases = read_phases(options["phases"], options["steps"], options["epochs"], options["queries"], sampling)
     solved = solve(phases, sampling, epsilon, delta)
-    show(answer(solved, sampling, delta) | {"target_epsilon": epsilon}, as_json)
+    if quiet and not as_json:  # one line for each phase that was solved for
+        click.echo("\n".join(f"{s.noise_multiplier:.4f}" for p, s in zip(phases, solved) if p != s))
+    else:
+        show(answer(solved, sampling, delta) | {"target_epsilon": epsilon}, as_json)
     if plot:
         from saltflat.cli.budget_plot import draw
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import click
 
-from saltflat.cli.run_options import (
-    account_options,
-    checkpoint_option,
-    data_options,
-    merge_run_file,
-    plan_options,
-    stem_of,
-)
+from saltflat.cli.known import complete_methods
+from saltflat.cli.run_file import merge_run_file, run_file_argument
+from saltflat.cli.run_options import account_options, checkpoint_option, data_options, plan_options, stem_of
+from saltflat.cli.words import same_command, stopped
 from saltflat.errors import InputError
+from saltflat.report.comparison import final_accuracy, summarise
+
+__all__ = ["command", "final_accuracy", "summarise"]
 
 
 @click.command(
@@ -29,12 +28,13 @@ Examples:
 A comparison that was cut off goes on where it stopped when the same command is given again.
 """
 )
-@click.argument("run_file", required=False, type=click.Path(exists=True, dir_okay=False))
+@run_file_argument
 @data_options
 @click.option(
     "--methods",
     default="dp-sgd,dp-sat,sai,dp-sgd+swa",
     show_default=True,
+    shell_complete=complete_methods,
     help="Methods, separated by commas.",
 )
 @click.option(
@@ -48,7 +48,7 @@ A comparison that was cut off goes on where it stopped when the same command is 
 @account_options
 @click.option("--device", help="cpu, cuda, ...")
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
-@click.option("--quiet", is_flag=True, help="Only the result.")
+@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
     """Train several methods at one budget, and say which is better, with deviations.
@@ -60,10 +60,15 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     options = merge_run_file(ctx, params.pop("run_file"), params)
     methods = [name.strip() for name in options["methods"].split(",") if name.strip()]
     if not methods:
-        raise InputError("methods", options["methods"], "at least one method")
+        raise InputError("methods", options["methods"], "at least one method", problem="names none")
+    if twice := [name for name in methods if methods.count(name) > 1]:
+        raise InputError("methods", options["methods"], "each method once", problem=f"names {twice[0]} twice")
     folder = Path(options["out"] or f"runs/compare-{stem_of(options['data'])}")
     quiet = options["quiet"] or options["as_json"]
-    results = _all_runs(options, methods, folder, quiet)
+    try:
+        results = _all_runs(options, methods, folder, quiet)
+    except KeyboardInterrupt:
+        stopped(f"The runs so far are kept in {folder}.", same_command())
     table = summarise(results)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "comparison.json").write_text(json.dumps({"methods": table}, indent=2) + "\n", encoding="utf-8")
@@ -82,14 +87,23 @@ def _all_runs(
 ) -> dict[str, list[dict[str, Any]]]:
     import torch
 
+    from saltflat.cli.faults import all_faults
     from saltflat.cli.training_run import load_data, model_for, plan_for, resume_once, summary_of, train_once
 
-    data = load_data(options)
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
-    plans = {
-        method: plan_for(data, options | {"method": method, "model": model_for(data, options["model"])[1]})
-        for method in methods
-    }
+    with all_faults(options):
+        data = load_data(options)
+        plans = {
+            method: plan_for(
+                data, options | {"method": method, "model": model_for(data, options["model"])[1]}
+            )
+            for method in methods
+        }
+    if data.test is None:
+        raise InputError(
+            "data", options["data"], "data with test rows, to compare by", problem="has no test rows",
+            cure="Hold some out: --test-fraction 0.2",
+        )  # fmt: skip
     places = {(m, s): folder / f"{m}-seed{s}" for m in methods for s in range(options["seeds"])}
     _check_account(options, [(plans[m], place) for (m, _), place in places.items()])
     for seed in range(
@@ -173,40 +187,6 @@ def _found(place: Path, plan: dict[str, Any], randomness: str) -> tuple[Any, boo
         number += 1
     place.rename(aside)
     return None, False
-
-
-def final_accuracy(summary: dict[str, Any]) -> float:
-    """The averaged weights' accuracy where the method averages, else the last iterate's."""
-    averaged = summary["average_accuracy"]
-    value = averaged if averaged is not None else summary["accuracy"]
-    return float("nan") if value is None else float(value)
-
-
-def summarise(results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One row a method: mean, deviation, error reduction against the first, and how steady the end was."""
-    rows: list[dict[str, Any]] = []
-    for method, runs in results.items():
-        values = [final_accuracy(run) for run in runs]
-        mean = statistics.fmean(values)
-        key = "average_accuracy" if runs[0]["average_accuracy"] is not None else "accuracy"
-        tails = [[row[key] for row in run["history"][-5:] if row.get(key) is not None] for run in runs]
-        steady = [statistics.pvariance(tail) for tail in tails if len(tail) > 1]
-        first = rows[0]["accuracy"] if rows else mean
-        rows.append(
-            {
-                "method": method,
-                "accuracy": mean,
-                "deviation": statistics.stdev(values) if len(values) > 1 else None,
-                "error_reduction": (mean - first) / (1 - first) if first < 1 else 0.0,
-                "last_iterates_variance": statistics.fmean(steady) if steady else None,
-                "runs": values,
-                "evaluation": runs[0].get("evaluation"),
-                "epsilon": runs[0]["epsilon"],
-                "steps": runs[0]["steps"],
-                "seconds": statistics.fmean(run["seconds"] for run in runs),
-            }
-        )
-    return rows
 
 
 def _shown(table: list[dict[str, Any]]) -> str:

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from saltflat import data
+from saltflat.cli.known import complete_data_name
+
+if TYPE_CHECKING:
+    from saltflat.data import Description
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 _data_dir = click.option(
@@ -38,8 +41,9 @@ def command() -> None:
 
 @command.command(name="list")
 @_as_json
+@click.option("--quiet", is_flag=True, help="Only the names.")
 @_data_dir
-def list_command(as_json: bool, data_dir: Path | None) -> None:
+def list_command(as_json: bool, quiet: bool, data_dir: Path | None) -> None:
     """Every data set that saltflat knows by name, and where it was found.
 
     Rows are the published counts: to train on + to test on.
@@ -47,8 +51,14 @@ def list_command(as_json: bool, data_dir: Path | None) -> None:
     \b
     Examples:
       saltflat data list
+      saltflat data list --quiet
       saltflat data list --json --data-dir /data
     """
+    from saltflat import data
+
+    if quiet and not as_json:
+        click.echo("\n".join(data.names()))
+        return
     entries = [data.describe(name, data_dir) for name in data.names()]
     if as_json:
         _print_json([entry.as_dict() for entry in entries])
@@ -70,7 +80,7 @@ def list_command(as_json: bool, data_dir: Path | None) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_data_name)
 @_as_json
 @_data_dir
 def describe(name: str, as_json: bool, data_dir: Path | None) -> None:
@@ -81,6 +91,8 @@ def describe(name: str, as_json: bool, data_dir: Path | None) -> None:
       saltflat data describe svhn
       saltflat data describe emnist-letters --json
     """
+    from saltflat import data
+
     description = data.describe(name, data_dir)
     if as_json:
         _print_json(description.as_dict())
@@ -89,7 +101,7 @@ def describe(name: str, as_json: bool, data_dir: Path | None) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_data_name)
 @_as_json
 @_data_dir
 def locate(name: str, as_json: bool, data_dir: Path | None) -> None:
@@ -100,6 +112,8 @@ def locate(name: str, as_json: bool, data_dir: Path | None) -> None:
       saltflat data locate mnist
       saltflat data locate cifar10 --data-dir /data
     """
+    from saltflat import data
+
     description = data.describe(name, data_dir)
     if as_json:
         _print_json({"name": description.name, "found": description.found})
@@ -112,7 +126,7 @@ def locate(name: str, as_json: bool, data_dir: Path | None) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_data_name)
 @_as_json
 @click.option(
     "--data-dir",
@@ -120,7 +134,8 @@ def locate(name: str, as_json: bool, data_dir: Path | None) -> None:
     help="The folder under which to put it; the cache by default.",
 )
 @click.option("--mirror", help="An address that holds the same files, instead of the official hosts.")
-def fetch(name: str, as_json: bool, data_dir: Path | None, mirror: str | None) -> None:
+@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
+def fetch(name: str, as_json: bool, data_dir: Path | None, mirror: str | None, quiet: bool) -> None:
     """Download the data set NAME and check it.
 
     A file that is already there and right is not downloaded again.
@@ -131,7 +146,9 @@ def fetch(name: str, as_json: bool, data_dir: Path | None, mirror: str | None) -
       saltflat data fetch cifar10 --data-dir /data
       saltflat data fetch svhn --mirror https://files.example.org/svhn
     """
-    with _progress() as progress:
+    from saltflat import data
+
+    with _progress(shown=sys.stderr.isatty() and not (quiet or as_json)) as progress:
         files = [str(file) for file in data.fetch(name, data_dir, progress, mirror=mirror)]
     if as_json:
         _print_json({"name": name, "files": files})
@@ -139,7 +156,7 @@ def fetch(name: str, as_json: bool, data_dir: Path | None, mirror: str | None) -
         click.echo("\n".join(files) or f"{name} is embedded and needs no file.")
 
 
-def _found(entry: data.Description) -> str:
+def _found(entry: Description) -> str:
     if entry.found is None:
         return "-"
     if not entry.found:
@@ -152,16 +169,19 @@ def _print_json(value: Any) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+def _progress(shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
     """One bar a file, on the error stream, so that what is printed can still be piped."""
+    if not shown:
+        yield lambda file, done, total: None
+        return
     with ExitStack() as open_bars:
-        shown: dict[str, Any] = {}
+        bars: dict[str, Any] = {}
 
         def show(file: str, done: int, total: int | None) -> None:
-            if file not in shown:
+            if file not in bars:
                 open_bars.close()
                 bar: Any = click.progressbar(length=total or 0, label=file, file=sys.stderr)
-                shown[file] = open_bars.enter_context(bar)
-            shown[file].update(done - shown[file].pos)
+                bars[file] = open_bars.enter_context(bar)
+            bars[file].update(done - bars[file].pos)
 
         yield show

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from saltflat.cli.known import complete_data, complete_run
 from saltflat.cli.run_options import account_options
 from saltflat.errors import InputError
 
@@ -21,10 +22,12 @@ Examples:
   saltflat evaluate runs/visits --data holdout.csv --label outcome --epsilon 0.1 --size 1000 --account visits
 """
 )
-@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@click.argument("run", type=click.Path(exists=True, file_okay=False), shell_complete=complete_run)
 @click.option("--epsilon", type=float, required=True, help="What this release may cost.")
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="δ, well below 1/size.")
-@click.option("--data", help="A data set's name, or a path.  [default: that of the run]")
+@click.option(
+    "--data", shell_complete=complete_data, help="A data set's name, or a path.  [default: that of the run]"
+)
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
 @click.option("--label", help="The column that holds the label, in a table.")
 @click.option("--group", help="The column that says whose row it is: each person has one vote.")
@@ -47,7 +50,8 @@ Examples:
 @account_options
 @click.option("--device", help="cpu, cuda, ...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(run: str, as_json: bool, **options: Any) -> None:
+@click.option("--quiet", is_flag=True, help="Only the accuracy.")
+def command(run: str, as_json: bool, quiet: bool, **options: Any) -> None:
     """The accuracy of the run in RUN on private rows, by a noised count of right answers.
 
     It costs --epsilon, which is recorded in RUN/evaluations.jsonl before the noise is drawn, and adds up with
@@ -66,6 +70,9 @@ def command(run: str, as_json: bool, **options: Any) -> None:
     )  # fmt: skip
     if as_json:
         click.echo(json.dumps(found.to_dict()))
+        return
+    if quiet:
+        click.echo(str(found).splitlines()[0])
         return
     click.echo(str(found))
     if found.account is not None:
@@ -88,6 +95,7 @@ def _rows(run: str, options: dict[str, Any]) -> Any:
                 "data", None, "--data, because the run was started from Python", problem="is missing"
             )
         chosen = {word: options[word] if options[word] is not None else stored.get(word) for word in words}
+        chosen["test_fraction"] = stored.get("test_fraction")
     model = None if stored is None else stored.get("model")
     data: DataSet = load_data(chosen | {"model": model})
     part = options["part"] or ("test" if data.test is not None else "all")

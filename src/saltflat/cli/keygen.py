@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 
@@ -13,7 +15,8 @@ Examples:
 """
 )
 @click.argument("key", type=click.Path(dir_okay=False))
-def command(key: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(key: str, as_json: bool) -> None:
     """Make a new pair of keys, ed25519 in PEM.
 
     KEY is to sign with, and to keep to yourself. KEY.pub is to check with, and to give away.
@@ -22,4 +25,7 @@ def command(key: str) -> None:
 
     public = f"{key}.pub"
     make_keys(key, public)
+    if as_json:
+        click.echo(json.dumps({"private_key": key, "public_key": public}))
+        return
     click.echo(f"private key {key}: keep it to yourself\npublic key {public}: give it to those who verify")

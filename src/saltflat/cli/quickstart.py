@@ -7,97 +7,147 @@ import secrets
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
+from saltflat.cli.words import painted, stopped
+from saltflat.errors import InputError, MissingDependencyError
+from saltflat.report.verdict import Verdict, verdict
+
 METHODS = ("dp-sgd", "dp-sat", "sai", "dp-sgd+swa")
 SETTINGS = {"data": "digits", "epsilon": 2.0, "delta": 1e-4, "batch_size": 256, "epochs": 40}
-
-
-@click.command(epilog="\b\nExamples:\n  saltflat quickstart\n  saltflat quickstart --seeds 5 --json")
-@click.option(
-    "--seeds", default=3, show_default=True, type=click.IntRange(1, 20), help="Runs of each method."
+DEFAULT_OUT = "saltflat-quickstart"
+NEXT = (
+    "saltflat train --data my-table.csv --label outcome --test-fraction 0.2 --epsilon 2 --out runs/mine",
+    "saltflat verify runs/mine",
+    "saltflat compare --data my-table.csv --label outcome --test-fraction 0.2 --epsilon 2 --out runs/compared",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(seeds: int, as_json: bool) -> None:
-    """Four methods on scikit-learn's digits at one budget, several runs each, in about a minute."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat quickstart
+  saltflat quickstart --seeds 12 --out demo
+  saltflat quickstart --seeds 3 --json
+"""
+)
+@click.option(
+    "--seeds", default=7, show_default=True, type=click.IntRange(1, 50),
+    help="Rounds: in each, all methods start from the same weights, drawn anew.",
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(file_okay=False),
+    help=f"The folder of all runs and the report.  [default: {DEFAULT_OUT}, with a number if that is taken]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
+@click.option("--quiet", is_flag=True, help="Only the result: the table and who won.")
+def command(seeds: int, out: str | None, as_json: bool, quiet: bool) -> None:
+    """Four methods on scikit-learn's digits at one budget, several runs each, in about a minute.
+
+    Writes a run folder for each run, with its certificate, and one report of them all.
+    """
+    started = time.perf_counter()
+    folder = place_for(out)
+    told = not (quiet or as_json)
+    if told and folder.name != (out or DEFAULT_OUT):
+        click.echo(f"{DEFAULT_OUT} is there already and stays as it is: this time it is {folder}.", err=True)
+    try:
+        results, test_rows = _all_rounds(seeds, folder, told)
+    except KeyboardInterrupt:
+        stopped(f"The runs so far are kept in {folder}. To start again: saltflat quickstart")
+    found = verdict(results, 1 / test_rows)
+    answer = {
+        "accuracy": results,
+        "evaluation": "not covered",
+        "epsilon": SETTINGS["epsilon"],
+        "delta": SETTINGS["delta"],
+        "verdict": found.to_dict(),
+        "out": str(folder),
+        "report": _report(results, folder),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    (folder / "quickstart.json").write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    _show(results, found)
+    if told:
+        _tell_the_rest(folder, answer, found)
+
+
+def place_for(out: str | None) -> Path:
+    """The folder for the runs: a new or empty one. What is there already is never touched."""
+    if out is not None:
+        folder = Path(out)
+        if folder.is_dir() and any(folder.iterdir()):
+            raise InputError(
+                "out", out, "a new or empty folder", problem="is not empty",
+                cure="Nothing is written over: choose another name, or remove that folder.",
+            )  # fmt: skip
+        return folder
+    folder, number = Path(DEFAULT_OUT), 1
+    while folder.exists():
+        number += 1
+        folder = Path(f"{DEFAULT_OUT}-{number}")
+    return folder
+
+
+def _all_rounds(seeds: int, folder: Path, told: bool) -> tuple[dict[str, list[float]], int]:
+    """Accuracies by method, one a round, and the number of test rows."""
     import torch
 
     from saltflat.cli.training_run import plan_for, train_once
     from saltflat.data import load
+    from saltflat.report.comparison import final_accuracy
 
-    started = time.perf_counter()
     torch.set_num_threads(1)  # a model this small is slower with more, and much slower on a busy machine
     data = load("digits")
-    if not as_json:
-        click.echo(
-            f"Private training on {len(data.train):,} handwritten digits, tested on {len(data.test or ())} others.\n"
-        )
-        click.echo(str(plan_for(data, SETTINGS | {"method": "dp-sgd"})) + "\n")
+    assert data.test is not None
+    if told:
+        rows, others = len(data.train), len(data.test)
+        click.echo(f"Private training on {rows:,} handwritten digits, tested on {others} others.\n")
+        click.echo(f"{plan_for(data, SETTINGS | {'method': METHODS[0]})}\n")
+    folder.mkdir(parents=True, exist_ok=True)
     results: dict[str, list[float]] = {method: [] for method in METHODS}
-    certificate: Any = None
-    with RunBar(len(METHODS) * seeds, shown=not as_json) as advance:
-        for _ in range(seeds):
-            start = secrets.randbits(31)  # the same initial weights for all methods of a round
+    with RunBar(len(METHODS) * seeds, shown=told) as bar:
+        for number in range(1, seeds + 1):
+            start = secrets.randbits(31)
             for method in METHODS:
-                torch.manual_seed(start)
-                run, summary = train_once(SETTINGS | {"method": method}, out=None, progress=False)
-                averaged = summary["average_accuracy"]
-                results[method].append(summary["accuracy"] if averaged is None else averaged)
-                certificate = run.certificate
-                advance(method)
-    seconds = time.perf_counter() - started
-    if as_json:
-        click.echo(
-            json.dumps(
-                {
-                    "accuracy": results,
-                    "evaluation": summary["evaluation"],
-                    "epsilon": SETTINGS["epsilon"],
-                    "delta": SETTINGS["delta"],
-                    "seconds": round(seconds, 1),
-                }
-            )
-        )
-        return
-    _show(results)
-    click.echo("(accuracies on the test digits are exact numbers: not covered by ε)")
-    click.echo(f"\n{verdict(results)}\n\nWhat the last run guarantees:\n")
-    click.echo("\n".join("  " + line for line in str(certificate).splitlines()))
-    click.echo(f"\nDone in {seconds:.0f} s. With your own data, try next:")
-    click.echo("  saltflat train --data my-table.csv --label outcome --epsilon 1 --out runs/mine")
-    click.echo("  saltflat compare --data digits --methods dp-sgd,dp-sat,sai --epsilon 2 --seeds 3")
-    click.echo(
-        "  saltflat calibrate --epsilon 1 --population 60000 --batch-size 2048 --epochs 10 --plot budget.png"
-    )
+                bar.begin(f"{method}, round {number} of {seeds}", _means(results))
+                torch.manual_seed(start)  # the same initial weights for all methods of a round
+                _, summary = train_once(
+                    SETTINGS | {"method": method},
+                    out=str(folder / f"{method}-{number}"), data=data, progress=False,
+                )  # fmt: skip
+                results[method].append(final_accuracy(summary))
+                bar.done()
+    return results, len(data.test)
 
 
-def verdict(results: dict[str, list[float]]) -> str:
-    """Which method won, and by how much against the noise between seeds; honestly, perhaps none.
+def _report(results: dict[str, list[float]], folder: Path) -> str | None:
+    """Write the report of all runs; where that needs a package that is missing, say so and go on."""
+    from saltflat.report import write_report
 
-    >>> verdict({"a": [0.90, 0.92], "b": [0.91, 0.91]})
-    'No method won: the best mean (a, 91.0 %) leads by 0.0 points, less than the 2.0 that seeds alone can make.'
-    """
-    means = {method: statistics.fmean(values) for method, values in results.items()}
-    ranked = sorted(means, key=lambda method: -means[method])
-    best, second = ranked[0], ranked[1]
-    lead = 100 * (means[best] - means[second])
-    count = len(results[best])
-    spread = [statistics.variance(results[m]) / count if count > 1 else 0.0 for m in (best, second)]
-    noise = 100 * 2 * sum(spread) ** 0.5
-    if count > 1 and lead > noise:
-        beside = f"more than the {noise:.1f} that seeds alone can make"
-        return f"{best} won: {100 * means[best]:.1f} %, {lead:.1f} points above {second}, {beside}."
-    beside = (
-        f"less than the {noise:.1f} that seeds alone can make"
-        if count > 1
-        else "and one run says nothing about chance"
-    )
-    return f"No method won: the best mean ({best}, {100 * means[best]:.1f} %) leads by {lead:.1f} points, {beside}."
+    runs = [folder / f"{method}-{number + 1}" for method in results for number in range(len(results[method]))]
+    try:
+        write_report(runs, folder / "report.html")
+    except MissingDependencyError as error:
+        click.echo(f"no report: {error}", err=True)
+        return None
+    return str(folder / "report.html")
 
 
-def _show(results: dict[str, list[float]]) -> None:
+def _means(results: dict[str, list[float]]) -> str:
+    shown = [
+        f"{method} {100 * statistics.fmean(values):.1f} %" for method, values in results.items() if values
+    ]
+    return "so far: " + ", ".join(shown) if shown else ""
+
+
+def _show(results: dict[str, list[float]], found: Verdict) -> None:
     from saltflat.plan.table import aligned
 
     table = [["method", "accuracy", "± between seeds", "runs"]]
@@ -105,29 +155,60 @@ def _show(results: dict[str, list[float]]) -> None:
         spread = f"{100 * statistics.stdev(values):.1f}" if len(values) > 1 else "–"
         runs = ", ".join(f"{100 * value:.1f}" for value in values)
         table.append([method, f"{100 * statistics.fmean(values):.1f} %", spread, runs])
-    click.echo("\n".join(aligned(table)))
+    lines = aligned(table)
+    lines = [
+        painted(line, bold=True) if found.won and line.split()[0] == found.leader else line for line in lines
+    ]
+    click.echo("\n".join(lines))
+    click.echo("(exact numbers about the test digits: not covered by ε)\n")
+    click.echo(painted(str(found), bold=True))
+
+
+def _tell_the_rest(folder: Path, answer: dict[str, Any], found: Verdict) -> None:
+    from saltflat.record.folder import RunFolder
+
+    rounds = found.rounds
+    if rounds > 1:
+        click.echo(click.wrap_text(found.test, width=100))
+    certificate = RunFolder(folder / f"{METHODS[-1]}-{rounds}").read_certificate()
+    click.echo("\nWhat each run guarantees on its own:")
+    click.echo("\n".join(f"  {line}" for line in str(certificate).splitlines()[:2]))
+    click.echo(f"  What that covers and what not: certificate.html in {folder / METHODS[0]}-1")
+    count = len(METHODS) * rounds
+    if answer["report"] is not None:
+        click.echo(
+            f"  Whoever sees all {count} runs sees more than one of them shows: the report adds that up."
+        )
+        click.echo(f"\nReport of all {count} runs: {answer['report']} ({answer['seconds']:.0f} s)")
+    click.echo("\nWith a table of your own that has a column outcome, try next:")
+    click.echo("\n".join(f"  {line}" for line in NEXT))
 
 
 class RunBar:
-    """A progress bar over runs on a terminal."""
+    """A progress bar over runs, on a terminal."""
 
     def __init__(self, total: int, shown: bool) -> None:
         self.total, self.shown = total, shown and sys.stderr.isatty()
         self.bar: Any = None
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> RunBar:
         if self.shown:
-            from rich.console import Console
-            from rich.progress import Progress
+            from saltflat.training.progress import bar_with_note
 
-            self.bar = Progress(console=Console(stderr=True))
-            self.task = self.bar.add_task("training", total=self.total)
+            self.bar = bar_with_note()
+            self.task = self.bar.add_task("", total=self.total, note="")
             self.bar.start()
-        return self.advance
+        return self
 
-    def advance(self, method: str) -> None:
+    def begin(self, words: str, note: str) -> None:
+        """Say which run begins now."""
         if self.bar is not None:
-            self.bar.update(self.task, advance=1, description=method)
+            self.bar.update(self.task, description=words, note=note)
+
+    def done(self) -> None:
+        """One more run is finished."""
+        if self.bar is not None:
+            self.bar.update(self.task, advance=1)
 
     def __exit__(self, *_: Any) -> None:
         if self.bar is not None:

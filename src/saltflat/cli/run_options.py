@@ -1,19 +1,14 @@
-"""What `train` and `compare` share: options, run files, and names for run folders."""
+"""What `train`, `compare`, `tune` and `audit` share: options, and names for run folders."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from saltflat.errors import SaltflatError, nearest
-
-
-class RunFileError(SaltflatError, ValueError):
-    """A run file that cannot be used; the message lists every fault."""
+from saltflat.cli import known
 
 
 class SwitchType(click.ParamType):  # type: ignore[type-arg]  # generic in recent clicks only
@@ -35,14 +30,22 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say which data and which model."""
     return _with(
         command,
-        click.option("--data", default="digits", show_default=True, help="A data set's name, or a path."),
+        click.option(
+            "--data", default="digits", show_default=True, shell_complete=known.complete_data,
+            help="A data set's name, or a path.",
+        ),
         click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets."),
         click.option("--label", help="The column that holds the label, in a table."),
         click.option("--group", help="The column that says whose row it is: people are protected, not rows."),
         click.option(
-            "--model", help="A model's name; see: saltflat models.  [default: one that fits the data]"
+            "--test-fraction", type=float,
+            help="Share of the rows to hold out and to test on, where the data has no test rows.",
         ),
-    )
+        click.option(
+            "--model", shell_complete=known.complete_model,
+            help="A model's name; see: saltflat models.  [default: one that fits the data]",
+        ),
+    )  # fmt: skip
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,9 +64,15 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--steps", type=int, help="Releases, instead of --epochs."),
         click.option("--clip-norm", type=float, help="Length to which each gradient is clipped.  [default: 1]"),
         click.option("--learning-rate", type=float, help="Learning rate.  [default: from the clip norm]"),
-        click.option("--optimizer", help="sgd, adam, adam-bc, adamw, rmsprop or adagrad.  [default: sgd]"),
+        click.option(
+            "--optimizer", shell_complete=known.complete_optimizer,
+            help="sgd, adam, adam-bc, adamw, rmsprop or adagrad.  [default: sgd]",
+        ),
         click.option("--momentum", type=float, help="Momentum of sgd.  [default: 0.9]"),
-        click.option("--schedule", type=click.Choice(["constant", "cosine", "linear"]), help="Of the learning rate."),
+        click.option(
+            "--schedule", type=click.Choice(["constant", "cosine", "linear"]),
+            help="Of the learning rate.  [default: constant]",
+        ),
         click.option("--rho", type=float, help="Radius of the ascent, for methods that have one."),
         click.option("--switch", type=SwitchType(), help="Where the sharpness-aware phase ends."),
         click.option("--noise-ratio", type=float, help="σ₂/σ₁ of sai, σ_a/σ_d of dp-sam."),
@@ -73,7 +82,10 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--clipping", type=click.Choice(["flat", "automatic", "per-layer", "quantile"]), help="Clipping function."
         ),
         click.option("--views", type=int, help="Augmentation multiplicity: gradients averaged for each example."),
-        click.option("--augmentations", metavar="flip,crop,cutout", help="What changes the views."),
+        click.option(
+            "--augmentations", metavar="flip,crop,cutout", shell_complete=known.complete_augmentations,
+            help="What changes the views.",
+        ),
         click.option(
             "--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast", show_default=True,
             help="Tier of noise and sampling.",
@@ -97,7 +109,10 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say which account a run is paid from."""
     return _with(
         command,
-        click.option("--account", help="Reserve from this account before the start; see: saltflat budget."),
+        click.option(
+            "--account", shell_complete=known.complete_account,
+            help="Reserve from this account before the start; see: saltflat budget.",
+        ),
         budgets_option,
         click.option(
             "--fingerprint", metavar="TEXT", help="Names the data; must be the one the account was created with."
@@ -120,37 +135,6 @@ def _with(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def merge_run_file(ctx: click.Context, path: str | None, params: dict[str, Any]) -> dict[str, Any]:
-    """Fill in from a TOML file what the command line did not say. All faults are reported at once."""
-    if path is None:
-        return params
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # also a number of more digits than Python reads
-        raise RunFileError(f"run file {path!r} cannot be read: {error}") from error
-    options = {p.name: p for p in ctx.command.params if isinstance(p, click.Option) and p.name}
-    spelled = {name.removeprefix("as_").replace("_", "-"): name for name in options}
-    faults, merged = [], dict(params)
-    for key, value in content.items():
-        name = spelled.get(key.replace("_", "-"))
-        if name is None:
-            faults.append(f"unknown key {key!r}. {nearest(key, sorted(spelled))}")
-            continue
-        if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            continue  # the command line wins
-        if isinstance(value, dict | list) or (isinstance(value, bool) and not options[name].is_flag):
-            faults.append(f"{key} = {value!r}: this is not a single number or text")
-            continue
-        try:
-            text = value if isinstance(value, bool) else str(value)
-            merged[name] = options[name].type_cast_value(ctx, text)
-        except (click.BadParameter, TypeError) as error:
-            faults.append(f"{key} = {value!r}: {error}")
-    if faults:
-        raise RunFileError(f"run file {path!r}:\n" + "\n".join(f"  - {fault}" for fault in faults))
-    return merged
 
 
 def free_folder(stem: str) -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import click
+
+from saltflat.cli.known import complete_run
+from saltflat.cli.words import painted_checks
 
 
 @click.command(
@@ -15,15 +20,16 @@ Examples:
 The exit code is 1 if the run cannot be verified; it is not signed then.
 """
 )
-@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@click.argument("run", type=click.Path(exists=True, file_okay=False), shell_complete=complete_run)
 @click.option(
     "--key",
     required=True,
     type=click.Path(exists=True, dir_okay=False),
     help="Your private key, ed25519 in PEM.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def command(ctx: click.Context, run: str, key: str) -> None:
+def command(ctx: click.Context, run: str, key: str, as_json: bool) -> None:
     """Sign the certificate of a run. Only a run that verifies is signed.
 
     The signature covers the bytes of certificate.json, which hold the hashes of all other files. It is written
@@ -34,7 +40,16 @@ def command(ctx: click.Context, run: str, key: str) -> None:
 
     found = verify(run)
     if set(found.failed) - {"signature"}:  # an earlier signature may be damaged: it is about to be replaced
-        click.echo(f"{found}\nNot signed: only a run that verifies can be vouched for.")
+        if as_json:
+            click.echo(json.dumps({"signed": False, "run": run, "verification": found.to_dict()}))
+        else:
+            click.echo(
+                f"{painted_checks(str(found))}\nNot signed: only a run that verifies can be vouched for."
+            )
         ctx.exit(1)
     signature = sign_run(run, found.certificate_bytes, key)
+    if as_json:
+        facts = {"key": signature.key_fingerprint, "certificate_sha256": found.certificate_hash}
+        click.echo(json.dumps({"signed": True, "run": run, **facts}))
+        return
     click.echo(f"signed {run} with key {signature.key_fingerprint}; certificate {found.certificate_hash}")

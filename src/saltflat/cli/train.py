@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from saltflat.cli.known import complete_method, complete_run
+from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import (
     account_options,
     checkpoint_option,
     data_options,
     free_folder,
-    merge_run_file,
     plan_options,
     stem_of,
 )
+from saltflat.cli.words import stopped_run
 from saltflat.errors import InputError
-
-STOPPED = 130
 
 
 @click.command(
@@ -38,23 +37,24 @@ Examples:
 A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 ...
 """
 )
-@click.argument("run_file", required=False, type=click.Path(exists=True, dir_okay=False))
+@run_file_argument
 @data_options
 @click.option(
-    "--method", default="dp-sgd", show_default=True,
+    "--method", default="dp-sgd", show_default=True, shell_complete=complete_method,
     help="dp-sgd, dp-sam, dp-sat, sai, dp-sat-early-stop, sgd or sam; with +swa, +ema, +adam, +adam-bc.",
 )  # fmt: skip
 @plan_options
 @click.option("--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD]")
 @click.option(
-    "--resume", type=click.Path(file_okay=False), help="Go on with the run in this folder, as it was started."
-)
+    "--resume", type=click.Path(file_okay=False), shell_complete=complete_run,
+    help="Go on with the run in this folder, as it was started.",
+)  # fmt: skip
 @checkpoint_option
 @account_options
 @click.option("--seed", type=int, help="A repeatable test run: NOT private.")
 @click.option("--device", help="cpu, cuda, ...")
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress, no plan; only the result.")
+@click.option("--quiet", is_flag=True, help="Only the result: no plan, no progress.")
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
     """Train a model on private data, and write a run folder with its certificate.
@@ -83,24 +83,18 @@ def command(ctx: click.Context, /, **params: Any) -> None:
         else:
             run, summary = train_once(options, out=out, announce=announce, progress=progress)
     except KeyboardInterrupt:
-        if not (Path(out) / "checkpoint" / "state.safetensors").exists():
-            raise
-        click.echo(
-            "saltflat: stopped. What was released so far stays recorded in the ledger.\n"
-            f"  Go on with: saltflat train --resume {shlex.quote(out)}",
-            err=True,
-        )
-        ctx.exit(STOPPED)
+        stopped_run(Path(out))
     if options["as_json"]:
         click.echo(json.dumps(summary))
         return
     epsilon = summary["epsilon"]
     shown = "inf: NOT PRIVATE" if epsilon == "inf" else f"{epsilon:.4g}"
-    if summary["accuracy"] is not None:
-        label = f" ({summary['evaluation']} by ε)" if summary["evaluation"] else ""
-        click.echo(
-            f"accuracy {summary['accuracy']:.2%} on test data{label}, ε = {shown}, δ = {summary['delta']:g}"
-        )
+    spent = f"ε = {shown}, δ = {summary['delta']:g}"
+    label = f" ({summary['evaluation']} by ε)" if summary["evaluation"] else ""
+    if summary["accuracy"] is None:
+        click.echo(f"{spent} (no test rows: no accuracy; --test-fraction 0.2 would hold some out)")
+    else:
+        click.echo(f"accuracy {summary['accuracy']:.2%} on test data{label}, {spent}")
     if summary["average_accuracy"] is not None:
         click.echo(f"accuracy of the averaged weights {summary['average_accuracy']:.2%}{label}")
     click.echo(f"run folder {summary['out']} ({summary['seconds']:.1f} s)")

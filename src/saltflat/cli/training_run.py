@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from saltflat import plans
+from saltflat.cli.faults import all_faults, renamed
 from saltflat.data import DataSet, load
 from saltflat.data.files import cache_dir
 from saltflat.errors import InputError, PrivacyWarning, check_count
@@ -29,6 +30,7 @@ from saltflat.plan import (
 from saltflat.record.account import Account
 from saltflat.record.folder import RunFolder
 from saltflat.record.packed import DamagedError
+from saltflat.record.selected import TUNING
 from saltflat.training.fit import fit
 from saltflat.training.keep import EVERY
 from saltflat.training.prepare import layer_rules
@@ -41,7 +43,7 @@ PLAN_WORDS = (
 )  # fmt: skip
 STARTED_WITH = (
     *PLAN_WORDS, "rho", "switch", "noise_ratio", "split", "portion", "clipping", "views", "augmentations",
-    "method", "data", "label", "group", "model", "schedule", "seed", "randomness",
+    "method", "data", "label", "group", "test_fraction", "model", "schedule", "seed", "randomness",
     "account",
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
@@ -57,12 +59,16 @@ CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
 
 def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:
     """The data set, and its scattering features where the model takes those."""
-    data = load(
-        options["data"],
-        data_dir=options.get("data_dir"),
-        label=options.get("label"),
-        group=options.get("group"),
-    )
+    check_test_fraction(options)
+    try:
+        data = load(
+            options["data"], data_dir=options.get("data_dir"), label=options.get("label"),
+            group=options.get("group"), test_fraction=options.get("test_fraction"),
+        )  # fmt: skip
+    except InputError as error:
+        if error.argument != "name":
+            raise
+        raise renamed(error, "data") from error
     if not str(options.get("model") or "").startswith("scatter-") or data.train.inputs.shape[-1] < 16:
         return data
     cache = cache_dir() / "scattering"
@@ -77,6 +83,17 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
     return replace(data, train=featured(data.train), test=featured(data.test))
 
 
+def check_test_fraction(options: dict[str, Any]) -> None:
+    """Refuse a test part beside a secret number of rows: one row more would change who else is held out."""
+    fraction = options.get("test_fraction")
+    if fraction is not None and options.get("population") is not None:
+        raise InputError(
+            "test_fraction", fraction, "no --population beside it",
+            problem="makes a split that depends on the number of rows, which --population keeps secret",
+            cure="Leave --population out, or split off the test rows yourself and leave --test-fraction out.",
+        )  # fmt: skip
+
+
 def train_once(
     options: dict[str, Any],
     *,
@@ -86,16 +103,15 @@ def train_once(
     progress: bool | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Load, build, plan, fit; returns the run and its summary for JSON."""
-    data = load_data(options) if data is None else data
-    if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
-        torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
-    model, name = model_for(data, options.get("model"))
-    plan = plan_for(data, options | {"model": name}, model)
+    with all_faults(options):
+        data = load_data(options) if data is None else data
+        if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
+            torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
+        model, name = model_for(data, options.get("model"))
+        plan = plan_for(data, options | {"model": name}, model)
     if announce is not None:
         announce(plan.table(layer_rules(model, data.train)))
-    words = (*STARTED_WITH, *MAY_CHANGE)
-    started = {word: value for word, value in options.items() if value is not None and word in words}
-    facts = {"data": data.name, "model": name, "options": started | {"model": name}}
+    facts = facts_for(options, data, name)
     run = fit(
         model, data.train, plan,
         evaluate=data.test, out=out, seed=options.get("seed"), device=options.get("device"),
@@ -114,6 +130,7 @@ def resume_once(
     progress: bool | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Go on with a run that the command line started. ``given`` may say only what it was started with."""
+    _refuse_tuning(RunFolder(folder))
     opened = RunFolder.open(folder, "resume")
     facts = _facts_of(opened)
     options = facts["options"]
@@ -140,6 +157,26 @@ def resume_once(
         progress=progress, checkpoint_every=_every(given), account=account_for(options),
     )  # fmt: skip
     return run, summary_of(run, facts["data"], facts["model"])
+
+
+def _refuse_tuning(folder: RunFolder) -> None:
+    """A tuning that was cut off goes on nowhere: what its trials found must not be seen, and is not kept."""
+    if not folder.file(TUNING).exists():
+        return
+    certificate = folder.read_certificate()
+    if certificate is None or not certificate.is_finished:
+        raise InputError(
+            "resume", str(folder.path), "a run of train", problem="is a tuning, which cannot go on",
+            cure="Its trials are kept secret, also from this disk, and its budget counts as spent. "
+            "Start another one with: saltflat tune --out NAME",
+        )  # fmt: skip
+
+
+def facts_for(options: dict[str, Any], data: DataSet, model: str) -> dict[str, Any]:
+    """What the command line stores in ``run.json``, and reads again when it goes on."""
+    words = (*STARTED_WITH, *MAY_CHANGE)
+    started = {word: value for word, value in options.items() if value is not None and word in words}
+    return {"data": data.name, "model": model, "options": started | {"model": model}}
 
 
 def account_for(options: dict[str, Any]) -> Account | None:
@@ -186,6 +223,8 @@ def _facts_of(folder: RunFolder) -> dict[str, Any]:
     for word, value in words.items():
         if value is not None and not isinstance(value, str):
             raise DamagedError(f"run.json: {word} is not a text.")
+    if not isinstance(facts["options"].get("test_fraction"), float | None):
+        raise DamagedError("run.json: test_fraction is not a number.")
     return facts
 
 
@@ -202,15 +241,10 @@ def plan_settings(
 ) -> dict[str, Any]:
     """The plan's arguments that the options describe, but for those that are said ``elsewhere``."""
     given = {word: options[word] for word in PLAN_WORDS if options.get(word) is not None}
-    accepted = inspect.signature(plans.METHODS.get(options["method"].split("+")[0], plans.dp_sgd)).parameters
     own = {word: options[word] for word in METHOD_WORDS if options.get(word) is not None}
-    for word in [word for word in own if word not in accepted]:
-        if not options.get("methods"):  # a comparison gives each method those that it knows
-            raise InputError(
-                word, own[word], f"a setting of {options['method']}", problem="is not one",
-                cure=f"Leave --{word.replace('_', '-')} out, or choose a method that has it.",
-            )  # fmt: skip
-        del own[word]
+    if options.get("methods"):  # a comparison gives each method those that it knows
+        own = {word: value for word, value in own.items() if word in _own_words(options["method"])}
+    check_own_settings(options["method"], own)
     given |= own
     people = data.train.groups
     if "population" not in given:
@@ -237,6 +271,21 @@ def plan_settings(
     return given
 
 
+def check_own_settings(method: str, own: dict[str, Any]) -> None:
+    """Refuse a setting that the method does not have, instead of ignoring it."""
+    for word in own.keys() - _own_words(method):
+        raise InputError(
+            word, own[word], f"a setting of {method}", problem="is not one",
+            cure=f"Leave --{word.replace('_', '-')} out, or choose a method that has it.",
+        )  # fmt: skip
+
+
+def _own_words(method: str) -> set[str]:
+    base = method.split("+")[0]
+    known = METHOD_WORDS if base not in plans.METHODS else inspect.signature(plans.METHODS[base]).parameters
+    return set(known)  # a method that is not known is refused by its name
+
+
 def default_batch_size(population: int) -> int:
     """A power of two near 4.5 n^0.56: 256 of 1,437 rows, 2,048 of 60,000.
 
@@ -254,7 +303,10 @@ def model_for(data: DataSet, name: str | None) -> tuple[nn.Module, str]:
         name = (
             "mlp" if len(shape) == 1 or shape[-1] < 16 else "cnn-tanh" if shape[-1] == 32 else "dpnas-mnist"
         )
-    known = describe(name).overrides
+    try:
+        known = describe(name).overrides
+    except InputError as error:
+        raise renamed(error, "model") from error
     wanted: dict[str, Any] = {"classes": data.num_classes, "in_features": math.prod(shape)}
     if len(shape) == 3 and tuple(describe(name).input_shape) != shape:
         wanted |= {"in_channels": shape[0], "image_size": shape[1]}

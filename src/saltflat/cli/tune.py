@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import click
 
-from saltflat.cli.run_options import data_options, free_folder, merge_run_file, plan_options, stem_of
+from saltflat.cli.known import complete_data, complete_method
+from saltflat.cli.run_file import merge_run_file, run_file_argument
+from saltflat.cli.run_options import data_options, free_folder, plan_options, stem_of
+from saltflat.cli.words import stopped, stopped_run
 from saltflat.errors import InputError
-
-STOPPED = 130
 
 
 @click.command(
@@ -24,9 +26,12 @@ Examples:
 Only the best trial is shown. The number of trials, and everything about the others, stays secret.
 """
 )
-@click.argument("run_file", required=False, type=click.Path(exists=True, dir_okay=False))
+@run_file_argument
 @data_options
-@click.option("--method", default="dp-sgd", show_default=True, help="As in: saltflat train.")
+@click.option(
+    "--method", default="dp-sgd", show_default=True, shell_complete=complete_method,
+    help="As in: saltflat train.",
+)  # fmt: skip
 @plan_options
 @click.option(
     "--grid", multiple=True, metavar="SETTING=VALUE,VALUE", help="Values to try; repeat it for more settings."
@@ -43,14 +48,17 @@ Only the best trial is shown. The number of trials, and everything about the oth
 @click.option(
     "--score-noise", type=float, help="Noise on the count of right answers.  [default: from the budget]"
 )
-@click.option("--proxy", help="Public data to search on instead, at no cost: a data set's name, or a path.")
+@click.option(
+    "--proxy", shell_complete=complete_data,
+    help="Public data to search on instead, at no cost: a data set's name, or a path.",
+)  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD-tuned]"
 )
 @click.option("--seed", type=int, help="A repeatable test run: NOT private.")
 @click.option("--device", help="cpu, cuda, ...")
 @click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress; only the result.")
+@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
     """Try settings from a grid on private data, and keep the best, within one budget.
@@ -70,11 +78,9 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     try:
         tuned, summary = _tuned(options, grid, out, progress=False if quiet else None)
     except KeyboardInterrupt:
-        click.echo(
-            "saltflat: stopped. Nothing is shown of a tuning that was cut off, and its budget counts as spent.",
-            err=True,
-        )
-        ctx.exit(STOPPED)
+        if options["proxy"] is not None:  # the search was on public data, and one ordinary run follows it
+            stopped_run(Path(out))
+        stopped("Nothing is shown of a tuning that was cut off, and its budget counts as spent.")
     if options["as_json"]:
         click.echo(json.dumps(summary))
         return
@@ -93,13 +99,15 @@ def command(ctx: click.Context, /, **params: Any) -> None:
 def _tuned(
     options: dict[str, Any], grid: dict[str, list[Any]], out: str, progress: bool | None
 ) -> tuple[Any, dict[str, Any]]:
-    from saltflat.cli.training_run import load_data, model_for, plan_settings, summary_of
+    from saltflat.cli.faults import all_faults
+    from saltflat.cli.training_run import facts_for, load_data, model_for, plan_settings, summary_of
     from saltflat.data import load
     from saltflat.training.tune import tune
 
-    data = load_data(options)
-    model, name = model_for(data, options["model"])
-    settings = plan_settings(data, options | {"model": name}, model, grid)
+    with all_faults(options):
+        data = load_data(options)
+        model, name = model_for(data, options["model"])
+        settings = plan_settings(data, options | {"model": name}, model, grid)
     proxy = None
     if options["proxy"] is not None:
         if options["proxy"] == options["data"]:
@@ -114,7 +122,7 @@ def _tuned(
         model, data.train, options["method"], grid=grid, repeats=options["repeats"], law=options["law"],
         validation_fraction=options["validation_fraction"], score_noise=options["score_noise"], proxy=proxy,
         evaluate=data.test, out=out, seed=options["seed"], progress=progress,
-        facts={"data": data.name, "model": name},
+        facts=facts_for(options, data, name),
         trial={
             "schedule": options["schedule"], "device": options["device"], "randomness": options["randomness"],
         },

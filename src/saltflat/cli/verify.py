@@ -6,11 +6,15 @@ import json
 
 import click
 
+from saltflat.cli.known import complete_run
+from saltflat.cli.words import painted_checks
+
 
 @click.command(
     epilog="""\b
 Examples:
   saltflat verify runs/digits
+  saltflat verify runs/digits --quiet
   saltflat verify runs/digits --json
   saltflat verify runs/digits --public-key key.pem.pub
   saltflat verify runs/digits --head 3f0c...
@@ -19,7 +23,7 @@ Examples:
 The exit code is 0 if every check passed, 1 if one failed, 2 for bad input.
 """
 )
-@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@click.argument("run", type=click.Path(exists=True, file_okay=False), shell_complete=complete_run)
 @click.option(
     "--public-key",
     type=click.Path(exists=True, dir_okay=False),
@@ -33,6 +37,7 @@ The exit code is 0 if every check passed, 1 if one failed, 2 for bad input.
     help="Let a run pass that is a test run or has no noise, or that stopped early.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="Only the verdict.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -41,6 +46,7 @@ def command(
     head: str | None,
     accept: tuple[str, ...],
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Check a run folder against its certificate, and compute its ε again from the ledger.
 
@@ -50,6 +56,9 @@ def command(
     from saltflat.record.verify import verify
 
     found = verify(run, public_key=public_key, head=head, accept=accept)  # type: ignore[arg-type]  # click chose
-    click.echo(json.dumps(found.to_dict()) if as_json else str(found))
+    if as_json:
+        click.echo(json.dumps(found.to_dict()))
+    else:
+        click.echo(found.verdict if quiet else painted_checks(str(found)))
     if not found.passed:
         ctx.exit(1)

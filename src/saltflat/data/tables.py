@@ -88,8 +88,8 @@ def read_table(
                 argument,
                 column,
                 f"one column of {path.name}: {', '.join(columns)}",
-                problem="is not a column",
-                cure=f'Name it with {argument}="{columns[-1] if columns else "..."}".',
+                problem="is missing" if column is None else "is not a column",
+                cure=f'Name it with {argument}="{columns[-1] if columns else "..."}", or --{argument} in a command.',
             )
     if table.num_rows == 0:
         raise bad_file(

@@ -125,6 +125,11 @@ class Verification:
             lines += [f"  {'':8}  {'':{width}}  {mark} {_printable(text)}" for text in finding.found]
         return "\n".join([*lines, *self._verdict()])
 
+    @property
+    def verdict(self) -> str:
+        """The outcome in one sentence."""
+        return self._verdict()[0]
+
     def _verdict(self) -> list[str]:
         if not self.passed:
             count = len(self.failed)

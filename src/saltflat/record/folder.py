@@ -19,6 +19,7 @@ from saltflat.record.atomic import append, clear_partials, open_to_append, write
 from saltflat.record.canonical import file_hash, parsed, spelled
 from saltflat.record.certificate import FILES, Certificate
 from saltflat.record.checkpoint import Checkpoints
+from saltflat.record.elsewhere import what_instead
 from saltflat.record.ledger import Ledger, LedgerError
 from saltflat.record.lock import NAME as LOCK
 from saltflat.record.lock import FolderLock
@@ -44,7 +45,17 @@ class RunFolder:
         folder = RunFolder(path)
         if folder.path.exists() and not folder.path.is_dir():
             raise InputError("out", str(path), "a folder", problem="is a file")
-        folder.path.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                "out", str(path), "a folder that can be written to",
+                problem=f"cannot be made ({error.strerror or error})",
+            ) from error  # fmt: skip
+        if not os.access(folder.path, os.W_OK | os.X_OK):
+            raise InputError(
+                "out", str(path), "a folder that can be written to", problem="cannot be written to"
+            )
         folder.hold()
         if folder.file(TUNING).exists():
             folder.let_go()
@@ -69,7 +80,7 @@ class RunFolder:
         if not folder.file("plan.json").exists():
             raise InputError(
                 argument, str(path), "a folder that saltflat wrote", problem="holds no run",
-                cure="Without plan.json nothing was released yet: start the run again with out.",
+                cure=what_instead(folder.path),
             )  # fmt: skip
         return folder
 

@@ -31,6 +31,7 @@ from saltflat.record.canonical import (
 )
 from saltflat.record.certificate import FILES, FORMAT, Certificate, certify, sealed
 from saltflat.record.comparing import ROUNDING, differences, figure, is_figure
+from saltflat.record.elsewhere import what_instead
 from saltflat.record.evaluations import FILE as EVALUATIONS
 from saltflat.record.evaluations import composed, evaluation_events, spent_on_evaluations
 from saltflat.record.findings import Accepted, Faults, Finding, NotTried, Verification, judged
@@ -80,7 +81,9 @@ def verify(
         raise InputError("accept", unknown[0], f"words among {', '.join(get_args(Accept))}")
     folder = Path(path)
     if not any((folder / name).exists() for name in ("plan.json", "ledger.jsonl", "certificate.json")):
-        raise InputError("folder", str(path), "a folder that saltflat wrote", problem="holds no run")
+        raise InputError(
+            "folder", str(path), "a folder that saltflat wrote", problem="holds no run", cure=what_instead(folder)
+        )  # fmt: skip
     key = None if public_key is None else signing.read_public_key(public_key)
     return _Verifier(folder, key, head, tuple(accept)).verified()
 

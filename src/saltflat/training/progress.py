@@ -10,6 +10,7 @@ from saltflat.plan import Plan
 from saltflat.training.step import Step
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as Bar
 
 
@@ -27,14 +28,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self.shown:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
-            )  # fmt: skip
-            self.bar = Progress(*columns, console=Console(stderr=True))
+            self.bar = bar_with_note()
             self.task = self.bar.add_task(self.plan.method, total=self.plan.steps, note="")
             self.bar.start()
         return self
@@ -48,13 +42,13 @@ class Progress:
         """Show what an evaluation found."""
         if self.bar is None:
             return
-        parts = []
+        whole = _short(self.plan.budget.epsilon, ".3g")
+        parts = [f"ε so far {_short(row['epsilon_so_far'], '.3g')} of the plan's {whole}"]
         if "accuracy" in row:
             label = f" ({row['evaluation']})" if "evaluation" in row else ""
-            parts.append(f"accuracy {row['accuracy']:.2%}{label}")
+            parts.append(f"accuracy {_short(row['accuracy'], '.2%')}{label}")
         if "loss" in row:
             parts.append(f"test loss {_short(row['loss'], '.3f')}")
-        parts.append(f"ε so far {_short(row['epsilon_so_far'], '.3g')} of the plan's")
         self.bar.update(self.task, note=", ".join(parts))
 
     def __exit__(
@@ -62,6 +56,33 @@ class Progress:
     ) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+def bar_with_note(console: Console | None = None) -> Bar:
+    """A bar on standard error whose tasks have a ``note``, on a line of its own.
+
+    A note beside the bar would take its room from the count of steps on a terminal of 80 columns.
+    """
+    from rich.console import Console, RenderableType
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class WithNote(Progress):
+        def get_renderables(self) -> Any:
+            shown: RenderableType = self.make_tasks_table(self.tasks)
+            yield shown
+            for task in self.tasks:
+                if task.fields.get("note"):
+                    yield Text(f"  {task.fields['note']}", no_wrap=True, overflow="ellipsis", style="dim")
+
+    columns = (
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+    )
+    return WithNote(*columns, console=console or Console(stderr=True), expand=True)
 
 
 def _short(value: float | str, form: str) -> str:

@@ -1,0 +1,152 @@
+"""What a shell may complete: names of methods, data sets, models, accounts and run folders, without torch.
+
+Importing torch takes seconds, and a completion must not. So the names of data sets and models stand here once
+more; a test compares them with what `saltflat.data` and `saltflat.models` know.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from click import Context, Parameter
+from click.shell_completion import CompletionItem
+
+DATA_SETS = (
+    "digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "emnist", "emnist-letters",
+    "emnist-digits", "emnist-mnist", "emnist-byclass", "emnist-bymerge",
+)  # fmt: skip
+MODELS = (
+    "cnn-selu", "cnn-tanh", "dpnas-cifar", "dpnas-fmnist", "dpnas-mnist", "fed-cnn", "gn-resnet10", "linear",
+    "logistic", "mlp", "resnet18-gn", "scatter-cnn", "scatter-linear", "vit-tiny", "wrn-16-4",
+)  # fmt: skip
+OPTIMIZERS = ("sgd", "adam", "adam-bc", "adamw", "rmsprop", "adagrad")
+DEPTH, MOST = 3, 2000  # how far below a folder runs are looked for, and in how many folders
+
+Items = list[CompletionItem]
+
+
+def method_names(incomplete: str) -> list[str]:
+    """Methods, and with a method written out also its suffixes.
+
+    >>> method_names("dp-sat")
+    ['dp-sat', 'dp-sat-early-stop', 'dp-sat+swa', 'dp-sat+ema', 'dp-sat+adam', 'dp-sat+adam-bc']
+    >>> method_names("sai+swa+ad")
+    ['sai+swa+adam', 'sai+swa+adam-bc']
+    """
+    from saltflat.plans import METHODS, SUFFIXES
+
+    found = [name for name in METHODS if name.startswith(incomplete)]
+    whole, plus, _ = incomplete.rpartition("+")
+    base = whole if plus else incomplete
+    if base.split("+")[0] in METHODS:
+        used = base.split("+")[1:]
+        found += [f"{base}+{suffix}" for suffix in SUFFIXES if suffix not in used]
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def complete_method(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For ``--method``."""
+    return _items(method_names(incomplete))
+
+
+def complete_methods(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For ``--methods``: the last one of a list."""
+    before, comma, last = incomplete.rpartition(",")
+    return _items(before + comma + name for name in method_names(last))
+
+
+def complete_data(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For ``--data``: names, or else files."""
+    return _items(_starting(DATA_SETS, incomplete)) or [CompletionItem(incomplete, type="file")]
+
+
+def complete_data_name(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For commands about data sets that have a name."""
+    return _items(_starting(DATA_SETS, incomplete))
+
+
+def complete_model(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For ``--model``."""
+    return _items(_starting(MODELS, incomplete))
+
+
+def complete_models(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For ``--models``: the last one of a list."""
+    return _items(_list_of(MODELS, incomplete))
+
+
+def complete_sections(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For ``bench --sections``."""
+    from saltflat.bench.settings import SECTIONS
+
+    return _items(_list_of(SECTIONS, incomplete))
+
+
+def complete_optimizer(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For ``--optimizer``."""
+    return _items(_starting(OPTIMIZERS, incomplete))
+
+
+def complete_augmentations(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For ``--augmentations``: the last one of a list."""
+    from saltflat.plan.parts import AUGMENTATIONS
+
+    return _items(_list_of(AUGMENTATIONS, incomplete))
+
+
+def complete_account(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For ``--account``: the accounts in the folder of ``--budgets``, if that was typed before."""
+    from saltflat.record.account import names
+
+    return _items(_starting(names(ctx.params.get("budgets")), incomplete))
+
+
+def complete_run(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For run folders: those that lie below what was typed, or else any folder."""
+    found = _items(path for path in run_folders(incomplete) if path.startswith(incomplete))
+    return found or [CompletionItem(incomplete, type="dir")]
+
+
+def complete_run_or_file(ctx: Context, param: Parameter, incomplete: str) -> Items:
+    """For a run folder or a run file."""
+    found = _items(path for path in run_folders(incomplete) if path.startswith(incomplete))
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+def run_folders(incomplete: str) -> list[str]:
+    """The run folders at most three folders below the one that ``incomplete`` names the beginning of."""
+    start = incomplete[: incomplete.rfind("/") + 1]
+    found = []
+    for number, folder in enumerate(_below(Path(start or "."), DEPTH)):
+        if number >= MOST:
+            break
+        if (folder / "plan.json").exists():
+            found.append(start + str(folder.relative_to(start or ".")))
+    return sorted(found)
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        inside = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
+    except OSError:
+        return
+    for path in inside:
+        yield Path(path)
+        if depth > 1:
+            yield from _below(Path(path), depth - 1)
+
+
+def _starting(words: Iterable[str], incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def _list_of(words: Iterable[str], incomplete: str) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    chosen = before.split(",")
+    return [before + comma + word for word in words if word.startswith(last) and word not in chosen]
+
+
+def _items(words: Iterable[str]) -> Items:
+    return [CompletionItem(word) for word in words]

@@ -1,0 +1,82 @@
+"""``saltflat report``: one page about one or several runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from saltflat.cli.known import complete_run
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat report runs/digits --out report.html
+  saltflat report runs/digits --card card.md --card card.json
+  saltflat report runs/compare-digits --out comparison.html
+  saltflat report runs/a runs/b runs/c --out three.html
+  saltflat report runs/digits --audit audit.json
+
+The exit code is 0 if every run was verified, 1 if one was not (the page says so first), 2 for bad input.
+"""
+)
+@click.argument(
+    "runs",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, file_okay=False),
+    shell_complete=complete_run,
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False), help="The page.  [default: report.html in the first folder]"
+)
+@click.option(
+    "--card",
+    "cards",
+    multiple=True,
+    type=click.Path(dir_okay=False),
+    help="Also the privacy card of the run: a name that ends in .json or .md.",
+)
+@click.option(
+    "--audit",
+    type=click.Path(exists=True, dir_okay=False),
+    help="What saltflat audit --json printed.  [default: audit.json in the run folder]",
+)
+@click.option(
+    "--accept",
+    multiple=True,
+    type=click.Choice(["not-private", "unfinished"]),
+    help="Let a run pass that is a test run or has no noise, or that stopped early.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="Only where the page is.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    runs: tuple[str, ...],
+    out: str | None,
+    cards: tuple[str, ...],
+    audit: str | None,
+    accept: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write one HTML page about RUNS: verdict, curves, phases, geometry, comparison, audit, certificate.
+
+    RUNS are run folders, or folders of runs such as compare makes. Each is verified first. The page needs no
+    network and no script. A geometry.json or audit.json in a run folder is shown too.
+    """
+    from saltflat.report import report
+
+    page = out or str(Path(runs[0]) / "report.html")
+    made = report(list(runs), page, cards=cards, audit=audit, accept=accept)  # type: ignore[arg-type]  # click chose
+    if as_json:
+        click.echo(json.dumps(made.to_dict()))
+    else:
+        if not quiet:
+            click.echo(str(made))
+        click.echo(f"report {page}" + "".join(f"; card {path}" for path in cards))
+    if not made.passed:
+        ctx.exit(1)
