@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "training": ASSEMBLED,
     "bench": ASSEMBLED | {"training"},
     "audit": ASSEMBLED | {"training"},
-    "cli": ASSEMBLED | {"training", "theory", "audit", "bench"},
+    "geometry": ASSEMBLED | {"training"},
+    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "geometry"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
