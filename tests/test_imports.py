@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "bench": ASSEMBLED | {"training"},
     "audit": ASSEMBLED | {"training"},
     "report": VALUES | {"record"},
-    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "report"},
+    "geometry": ASSEMBLED | {"training"},
+    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "geometry", "report"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import accounting, audit, data, models, plans, theory
+    from saltflat import accounting, audit, data, geometry, models, plans, theory
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
     from saltflat.plan import Budget, Phase, Plan
@@ -53,11 +53,12 @@ _CHAPTERS = (
     "accounting",
     "audit",
     "data",
+    "geometry",
     "models",
     "plans",
     "report",
     "theory",
-)  # report can be called as well
+)  # report can be called
 
 __all__ = [
     "Account",
@@ -78,6 +79,7 @@ __all__ = [
     "data",
     "evaluate_privately",
     "fit",
+    "geometry",
     "layer_rules",
     "models",
     "plans",

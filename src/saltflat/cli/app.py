@@ -29,6 +29,7 @@ COMMANDS = {
     "keygen": "make a pair of keys to sign with",
     "budget": "what a data set has spent over all its runs, and what is left",
     "audit": "attack a plan's mechanism, and bound ε from below",
+    "geometry": "how flat the minimum of a run is: sharpness, landscape, wideness",
     "report": "one page about one or several runs, and a privacy card",
     "bench": "time and memory of a private step beside the alternatives",
     "data": "list, fetch, locate and describe data sets",

@@ -25,6 +25,8 @@ from saltflat.training.spend import AccountName
 from saltflat.training.step import Loop, Schedule, Step
 
 Callback = Callable[[Step], None]
+"""Called after every release, when the model has been updated. What it returns is not looked at. One that has a true
+attribute ``wants_releases`` finds the release itself in ``step.release``."""
 
 
 def fit(
@@ -56,7 +58,8 @@ def fit(
     or test data; its accuracy is shown after each epoch, labelled "not covered" unless the data is marked public
     (`evaluate_privately` gives one that is covered). ``optimizer`` is a factory such as
     ``lambda parameters: torch.optim.Adam(parameters)``. ``schedule`` is ``"cosine"``, or maps the fraction of the
-    plan that is done to a factor on the learning rate. ``groups`` gives each row the id of the person it belongs to,
+    plan that is done to a factor on the learning rate. ``callbacks`` are called with a `Step` after every release,
+    such as `geometry.Flatness`. ``groups`` gives each row the id of the person it belongs to,
     for plans whose unit is a person. ``public`` is data that an automatic switch
     may look at. ``out`` names the run folder. ``seed`` makes a repeatable test run, which is **not private**.
     ``randomness`` is the tier of noise and sampling: ``"fast"`` (unless told otherwise), ``"secure"`` or
@@ -112,6 +115,7 @@ def _trained(
 ) -> list[dict[str, Any]]:
     """Run the loop to its end; returns one row of metrics an epoch."""
     loop, history = session.loop, session.history
+    loop.hand_out_releases = any(getattr(callback, "wants_releases", False) for callback in callbacks)
 
     def measured() -> None:
         row = metrics_row(loop, loop.last_step(), evaluate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +53,17 @@ ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Step:
-    """What is known after a release, all of it public: which step, which phase, how far along."""
+    """What is known after a release, all of it public: which step, which phase, how far along.
+
+    ``release`` is the noised gradient itself, by the names of the weights, where a callback asked for it (an
+    attribute ``wants_releases`` that is true). It left the private side, so whatever is made of it is free.
+    """
 
     number: int
     steps: int
     phase: Phase
     epoch: float
+    release: Mapping[str, Tensor] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class Loop:
     ascent: AscentState = field(default_factory=AscentState)
     keeper: Keeper | None = None
     position: int = 0
+    hand_out_releases: bool = False
+    handed_out: dict[str, Tensor] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.weights = trainable(self.model)
@@ -115,7 +122,7 @@ class Loop:
         """The step that was taken last."""
         number = self.position
         phase = self.plan.phase_at(number - 1)
-        return Step(number, self.plan.steps, phase, number * self.plan.sampling.rate)
+        return Step(number, self.plan.steps, phase, number * self.plan.sampling.rate, self.handed_out)
 
     def private_step(self, number: int, phase: Phase) -> None:
         """One release, and everything that follows from it."""
@@ -151,6 +158,8 @@ class Loop:
         watching = isinstance(phase.ascent, PreviousRelease) and phase.ascent.automatic
         displacement = self.ascent.displacement(phase.ascent) if watching else None
         self.ascent.observe(phase.ascent, released.gradient, displacement, released.sharpness)
+        if self.hand_out_releases:
+            self.handed_out = {name: value.clone() for name, value in released.gradient.items()}
         # last: some optimizers change gradients in place
         self.descend(released.gradient, number, phase, clip_norm)
         self.average.observe(number, self.weights)

@@ -1,0 +1,365 @@
+"""``saltflat geometry``: how flat the minimum of a run is, in numbers and pictures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from saltflat.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from saltflat.data import DataSet
+    from saltflat.geometry import Loss, Settings
+    from saltflat.training.run import Run
+
+PARTS = "spectrum, density, landscape, wideness, gradients"
+WEIGHTS = ("last", "average")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  saltflat geometry runs/digits
+  saltflat geometry runs/sgd runs/sat --parts spectrum,wideness --rows 2000
+  saltflat geometry runs/swa runs/swa --weights last,average
+  saltflat geometry runs/digits --parts spectrum --split train --private
+  saltflat geometry --toy --out pictures
+"""
+)
+@click.argument("runs", nargs=-1, type=click.Path(exists=True, file_okay=False))
+@click.option("--parts", default="spectrum,landscape,wideness", show_default=True,
+              help=f"What to measure, separated by commas: {PARTS}; or all.")  # fmt: skip
+@click.option("--rows", type=int, default=1000, show_default=True, help="Rows to measure on, at most.")
+@click.option("--split", type=click.Choice(["test", "public", "train"]), default="test", show_default=True,
+              help="Which rows; public: those of --data, which you declare public.")  # fmt: skip
+@click.option("--private", is_flag=True,
+              help="Use private training rows too: what is found is NOT covered by ε, and says so.")  # fmt: skip
+@click.option("--weights", default="last", show_default=True,
+              help="last or average; or one for each run, separated by commas.")  # fmt: skip
+@click.option("--data", help="A data set's name, or a path.  [default: that of the first run]")
+@click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
+@click.option("--label", help="The column that holds the label, in a table.")
+@click.option("--top", type=int, default=5, show_default=True, help="How many eigenvalues.")
+@click.option("--tolerance", type=float, default=1e-3, show_default=True,
+              help="Of the eigenvalues, relative to the largest.")  # fmt: skip
+@click.option("--probes", type=int, default=10, show_default=True, help="Random probes for the trace.")
+@click.option("--points", type=int, default=21, show_default=True, help="Points of a landscape's side.")
+@click.option("--span", type=float, default=1.0, show_default=True, help="Half the side of a landscape.")
+@click.option("--rays", type=int, default=10, show_default=True, help="Random rays for the wideness.")
+@click.option("--reach", type=float, help="How far along the rays.  [default: half the first run's weights]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Decides rows, directions and probes.")
+@click.option(
+    "--out", type=click.Path(file_okay=False), help="Where to write.  [default: into the run folders]"
+)
+@click.option("--pictures/--no-pictures", default=True, show_default=True, help="Draw what was found.")
+@click.option("--toy", is_flag=True, help="Only draw two minima, flat and sharp, under the noise of privacy.")
+@click.option("--device", help="cpu, cuda, ...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(runs: tuple[str, ...], toy: bool, **options: Any) -> None:
+    """How flat the minima of RUNS are: sharpness, landscape, wideness, and the lines between them.
+
+    Writes geometry.json and pictures into each run folder, or under --out. With several runs also
+    interpolation.json: the line from the first run to the second. The certificate does not cover these files,
+    and verify passes them by.
+
+    Everything is measured on test rows unless --split says otherwise. These are exact numbers about the rows:
+    no ε covers them.
+    """
+    if toy:
+        _draw_toy(Path(options["out"] or "."), options["as_json"])
+        return
+    if not runs:
+        raise InputError("runs", "", "at least one run folder", problem="is missing", cure="Or use --toy.")
+    from saltflat.geometry.measure import PARTS as ALL
+    from saltflat.geometry.measure import Settings
+
+    asked = tuple(word.strip() for word in options["parts"].split(",") if word.strip())
+    words = ("top", "tolerance", "probes", "points", "span", "rays", "reach", "seed")
+    settings = Settings(parts=ALL if asked == ("all",) else asked, **{word: options[word] for word in words})
+    with _Bar(shown=not (options["quiet"] or options["as_json"]) and sys.stderr.isatty()) as bar:
+        answer = _measured(_subjects(runs, options), settings, options, bar)
+    if options["as_json"]:
+        click.echo(json.dumps(answer, allow_nan=False))
+        return
+    for found in answer["runs"]:
+        click.echo(_words_about(found))
+    for line in answer["interpolations"]:
+        gain = line["wideness_gain"]
+        click.echo(
+            f"{line['runs'][1]} is {abs(gain):.2f} % {'wider' if gain >= 0 else 'narrower'} than {line['runs'][0]}"
+        )
+    click.echo(f"wrote {', '.join(answer['files'] + answer['pictures'])}")
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A run to look at, with which of its weights, and where its files go."""
+
+    run: Run
+    name: str
+    weights: str
+    loss: Loss
+    train: Loss | None
+    folder: Path
+    stem: str
+
+
+def _subjects(runs: tuple[str, ...], options: dict[str, Any]) -> list[_Subject]:
+    """Load everything before anything is computed."""
+    from saltflat.geometry import Loss, rows_of
+    from saltflat.geometry.rows import Rows
+    from saltflat.training.run import Run
+
+    which = _weights(options["weights"], len(runs))
+    data = _data_of(runs[0], options)
+    if options["split"] == "train" and not options["private"]:
+        raise InputError(
+            "split", "train", "test or public rows", problem="asks for exact numbers about private training rows",
+            cure="Add --private if that is what you want: the numbers will not be covered by ε.",
+        )  # fmt: skip
+    chosen: Rows = rows_of(data, options["split"], private=options["private"])
+    beside = (
+        rows_of(data, "train", private=True) if options["private"] and options["split"] != "train" else None
+    )
+    found: list[_Subject] = []
+    for path, word in zip(runs, which):
+        run = Run.load(path)
+        if word == "average" and run.average is None:
+            raise InputError(
+                "weights", word, "last, because the run averaged nothing", problem=f"is asked for of {path}"
+            )
+        weights = run.average if word == "average" else None
+        given = {
+            "rows": options["rows"],
+            "seed": options["seed"],
+            "weights": weights,
+            "device": options["device"],
+        }
+        loss = Loss(run.model, chosen, **given)
+        train = Loss(run.model, beside, **given) if beside is not None and not found else None
+        again = any(Path(path).resolve() == other.run.folder.resolve() for other in found if other.run.folder)
+        folder = Path(path) if options["out"] is None else Path(options["out"])
+        if options["out"] is not None and len(set(runs)) > 1:
+            folder = folder / _folder_name(path, runs)
+        stem = "geometry" if not again else f"geometry-{word}" if word != "last" else "geometry-again"
+        found.append(_Subject(run, path.rstrip("/"), word, loss, train, folder, stem))
+    return found
+
+
+def _measured(
+    subjects: list[_Subject], settings: Settings, options: dict[str, Any], bar: _Bar
+) -> dict[str, Any]:
+    """Measure and write, run by run, so that what is done is kept when the rest is cut off."""
+    from saltflat.geometry.measure import compare, measure, same_reach
+
+    settings = same_reach(settings, subjects[0].loss)
+    answer: dict[str, Any] = {"runs": [], "interpolations": [], "files": [], "pictures": []}
+    drawing = _Drawing(options["pictures"], answer)
+    for subject in subjects:
+        bar.about(subject.name)
+        found = measure(
+            subject.loss, settings,
+            run=subject.name, weights=subject.weights, clip_norm=subject.run.plan.phases[-1].clip_norm,
+            history=subject.run.history, progress=bar.advance,
+        )  # fmt: skip
+        answer["runs"].append(found)
+        subject.folder.mkdir(parents=True, exist_ok=True)
+        answer["files"].append(_written(found, subject.folder / f"{subject.stem}.json"))
+        drawing.of_a_run(found, subject)
+    first, place = subjects[0], Path(options["out"] or subjects[0].folder)
+    for number, other in enumerate(subjects[1:], start=1):
+        bar.about(f"{first.name} and {other.name}")
+        one, two = answer["runs"][0]["wideness"], answer["runs"][number]["wideness"]
+        line = compare(
+            first.loss, other.loss, settings,
+            runs=(_titled(first), _titled(other)), train=first.train,
+            wides=None if one is None or two is None or _has_gaps(one, two) else (one, two), progress=bar.advance,
+        )  # fmt: skip
+        name = "interpolation" if number == 1 else f"interpolation-{number}"
+        answer["interpolations"].append(line)
+        answer["files"].append(_written(line, place / f"{name}.json"))
+        drawing.of_a_line(line, place / f"{name}.png")
+    if len(subjects) > 1 and all(found["wideness"] for found in answer["runs"]):
+        gain = answer["interpolations"][0]["wideness_gain"] if len(subjects) == 2 else None
+        drawing.of_wideness(answer["runs"], place / "wideness.png", gain)
+    return answer
+
+
+class _Drawing:
+    """Draws if pictures are wanted and matplotlib is there; says once if it is not."""
+
+    def __init__(self, wanted: bool, answer: dict[str, Any]) -> None:
+        self.wanted, self.answer = wanted, answer
+
+    def of_a_run(self, found: dict[str, Any], subject: _Subject) -> None:
+        from saltflat.geometry import pictures
+
+        self._keep(lambda: pictures.draw(found, subject.folder, subject.stem))
+
+    def of_a_line(self, found: dict[str, Any], path: Path) -> None:
+        from saltflat.geometry import pictures
+
+        self._keep(lambda: [pictures.draw_interpolation(found, path)])
+
+    def of_wideness(self, founds: list[dict[str, Any]], path: Path, gain: float | None) -> None:
+        from saltflat.geometry import pictures
+
+        self._keep(lambda: [pictures.draw_wideness(founds, path, gain)])
+
+    def _keep(self, draw: Any) -> None:
+        if not self.wanted:
+            return
+        try:
+            self.answer["pictures"] += [str(path) for path in draw()]
+        except MissingDependencyError as error:
+            click.echo(f"no pictures: {error}", err=True)
+            self.wanted = False
+
+
+class _Bar:
+    """On a terminal a bar for each thing that is measured; silence elsewhere."""
+
+    def __init__(self, shown: bool) -> None:
+        self.shown, self.subject = shown, ""
+        self.bar: Any = None
+        self.tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> _Bar:
+        if self.shown:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            )  # fmt: skip
+            self.bar = Progress(*columns, console=Console(stderr=True))
+            self.bar.start()
+        return self
+
+    def about(self, subject: str) -> None:
+        """Which run the next bars are about."""
+        self.subject, self.tasks = subject, {}
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        """So much of it is done; what was told of before is finished, if it had an end or not."""
+        if self.bar is None:
+            return
+        if what not in self.tasks:
+            for task in self.tasks.values():
+                self.bar.update(task, total=self.bar.tasks[task].completed)
+            self.tasks[what] = self.bar.add_task(f"{self.subject}: {what}", total=total)
+        self.bar.update(self.tasks[what], completed=done)
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bar is not None:
+            for task in self.tasks.values():
+                self.bar.update(task, total=self.bar.tasks[task].completed)
+            self.bar.stop()
+
+
+def _weights(text: str, runs: int) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in WEIGHTS:
+            raise InputError("weights", word, f"{' or '.join(WEIGHTS)}, or one of them for each run")
+    if len(words) not in (1, runs):
+        raise InputError("weights", text, f"one word, or {runs} of them separated by commas")
+    return words * runs if len(words) == 1 else words
+
+
+def _data_of(run: str, options: dict[str, Any]) -> DataSet:
+    """The data that the options name, or that the run was started with."""
+    from saltflat.cli.training_run import load_data, started_with
+    from saltflat.record.folder import RunFolder
+
+    stored = started_with(RunFolder.open(run, "runs")) or {}
+    words = ("data", "data_dir", "label")
+    if options["data"] is None and "data" not in stored:
+        raise InputError(
+            "data", None, "--data, because the run was started from Python", problem="is missing"
+        )
+    if options["split"] == "public" and options["data"] is None:
+        raise InputError(
+            "split", "public", "--data with the rows that you declare public", problem="needs rows of its own"
+        )
+    chosen = {word: options[word] for word in words}
+    if options["data"] is None:
+        chosen = {word: options[word] if options[word] is not None else stored.get(word) for word in words}
+    data = load_data(chosen | {"model": stored.get("model")})
+    if options["split"] == "public":
+        return replace(data, public=replace(data.train, provenance="public"))
+    return data
+
+
+def _written(found: dict[str, Any], path: Path) -> str:
+    from saltflat.record.atomic import write_whole
+    from saltflat.record.canonical import spelled
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, spelled(found, indent=None))
+    return str(path)
+
+
+def _has_gaps(*wides: dict[str, Any]) -> bool:
+    """Whether some figure was not finite, and is missing."""
+    return any(value is None for wide in wides for value in [*wide["loss"], *wide["spread"]])
+
+
+def _folder_name(path: str, runs: tuple[str, ...]) -> str:
+    """The last part of a run's path; with the part before it where two would be the same."""
+    last = Path(path).name
+    twins = {str(Path(run)) for run in runs if Path(run).name == last}
+    return last if len(twins) == 1 else "-".join(Path(path).parts[-2:]).strip("-/.")
+
+
+def _titled(subject: _Subject) -> str:
+    return subject.name if subject.weights == "last" else f"{subject.name} (average)"
+
+
+def _words_about(found: dict[str, Any]) -> str:
+    data = found["data"]
+    accuracy = "" if found["accuracy"] is None else f", accuracy {found['accuracy']:.2%}"
+    which = "" if found["weights"] == "last" else ", averaged weights"
+    lines = [
+        f"{found['run']}{which}: loss {_figure(found['loss'])}{accuracy}",
+        f"  on {data['rows']:,} rows of {data['name']} ({data['covered']})",
+    ]
+    if found["eigenvalues"] is not None:
+        ratio = "" if found["lambda_ratio"] is None else f", λ_max/λ_5 {found['lambda_ratio']:.4g}"
+        trace = found["trace"]
+        lines.append(
+            f"  λ_max {_figure(found['lambda_max'])}{ratio}, "
+            f"trace {_figure(trace['value'])} ± {_figure(trace['error'])}"
+        )
+        if not found["converged"]:
+            lines.append(f"  the eigenvalues are less exact than the tolerance {found['tolerance']:g}")
+    if found["wideness"] is not None:
+        wide = found["wideness"]
+        word = "accuracy" if wide["accuracy"] else "loss"
+        lines.append(
+            f"  {word} {_figure(wide[word][0])} here, {_figure(wide[word][-1])} at distance {wide['distance'][-1]:.3g}"
+        )
+    if found["gradient_norms"] is not None:
+        norms = found["gradient_norms"]
+        lines.append(
+            f"  {norms['share_clipped']:.1%} of the gradients are longer than {norms['clip_norm']:g}"
+        )
+    return "\n".join(lines)
+
+
+def _figure(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
+
+
+def _draw_toy(folder: Path, as_json: bool) -> None:
+    from saltflat.geometry.toy_pictures import draw_toy
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [str(path) for path in draw_toy(folder)]
+    click.echo(json.dumps({"pictures": paths}) if as_json else f"wrote {', '.join(paths)}")
