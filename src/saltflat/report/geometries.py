@@ -264,13 +264,20 @@ def _lines(drawn: Sequence[tuple[str, Geometry]]) -> list[str]:
             )
         )  # fmt: skip
     if norms := [(name, found.norms) for name, found in drawn if found.norms is not None]:
-        clips = sorted({found.clip_norm for _, found in drawn if found.clip_norm is not None})
+        clips = sorted(
+            {found.clip_norm for _, found in drawn if found.clip_norm is not None and found.clip_norm > 0}
+        )
+        rows = _rows(norms)
+        label = "gradient norm"
+        if all(place > 0 for _, curve in norms for place in curve.places):  # bins grow by a factor
+            norms = [(name, Curve(tuple(map(math.log10, c.places)), c.values)) for name, c in norms]
+            clips, label = [math.log10(clip) for clip in clips], "gradient norm, as a power of ten"
         charts.append(
             Chart(
-                "Lengths of single examples' gradients", "gradient norm", "examples", _series(norms),
+                "Lengths of single examples' gradients", label, "examples", _series(norms),
                 [(clip, "clip norm") for clip in clips[:2]],
                 note="What lies right of the clip norm is shortened to it.",
-                head=("run", "gradient norm", "examples"), rows=_rows(norms),
+                head=("run", "gradient norm", "examples"), rows=rows,
             )
         )  # fmt: skip
     return [line_chart(chart) for chart in charts]
