@@ -280,6 +280,16 @@ def test_geometry_is_drawn(run: Path) -> None:
     assert "141 ± 4.2" in page
 
 
+def test_lengths_of_gradients_are_drawn_as_steps(run: Path) -> None:
+    found = {"clip_norm": 1.0, "median": 0.5, "edges": [0.0, 1.0, 2.0], "counts": [3, 1]}
+    write(run, "geometry.json", geometry(gradient_norms=found))
+    page = section(sf.report(run).page, "geometry")
+    assert "Lengths of single examples&#x27; gradients" in page
+    assert ">clip norm</text>" in page
+    write(run, "geometry.json", geometry(gradient_norms=found | {"counts": [3]}))
+    assert "geometry.json in run is left out" in sf.report(run).page
+
+
 def test_geometry_of_training_rows_is_never_covered(run: Path) -> None:
     rows = {"name": "x", "split": "train", "rows": 40, "covered": "covered by ε"}
     write(run, "geometry.json", geometry(data=rows))

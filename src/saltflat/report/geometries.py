@@ -48,6 +48,8 @@ class Geometry:
     landscape: tuple[tuple[float, ...], tuple[float, ...], tuple[tuple[float, ...], ...]] | None
     wideness: Curve | None
     gradient_norms: tuple[tuple[str, str], ...]
+    norms: Curve | None = None
+    clip_norm: float | None = None
 
     @property
     def label(self) -> str:
@@ -94,6 +96,8 @@ def _geometry(data: dict[str, Any]) -> Geometry:
         _map(data.get("landscape")),
         _curve(data.get("wideness"), "distance", "loss", "spread"),
         tuple((str(key), _shown(value)) for key, value in (data.get("gradient_norms") or {}).items()),
+        _histogram(data.get("gradient_norms") or {}),
+        _number((data.get("gradient_norms") or {}).get("clip_norm")),
     )
 
 
@@ -120,6 +124,17 @@ def _curve(data: Any, places: str, values: str, spread: str = "") -> Curve | Non
     if len(found.places) != len(found.values) or len(found.spread) not in (0, len(found.values)):
         raise ValueError(f"{places} and {values} differ in length")
     return found
+
+
+def _histogram(data: dict[str, Any]) -> Curve | None:
+    """Steps over the edges of bins, if there are any."""
+    if data.get("edges") is None or data.get("counts") is None:
+        return None
+    edges, counts = _list(data["edges"]), _list(data["counts"])
+    if len(edges) != len(counts) + 1:
+        raise ValueError("edges of a histogram are one more than its counts")
+    places = [edge for low, high in pairwise(edges) for edge in (low, high)]
+    return Curve(tuple(places), tuple(count for count in counts for _ in (0, 1)))
 
 
 def _map(data: Any) -> tuple[tuple[float, ...], tuple[float, ...], tuple[tuple[float, ...], ...]] | None:
@@ -246,6 +261,23 @@ def _lines(drawn: Sequence[tuple[str, Geometry]]) -> list[str]:
                 "Largest eigenvalues of the Hessian", "rank", "eigenvalue λ", _series(spectra), whole_x=True,
                 note="The first is λ max, the sharpest direction.", head=("run", "rank", "eigenvalue"),
                 rows=_rows(spectra),
+            )
+        )  # fmt: skip
+    if norms := [(name, found.norms) for name, found in drawn if found.norms is not None]:
+        clips = sorted(
+            {found.clip_norm for _, found in drawn if found.clip_norm is not None and found.clip_norm > 0}
+        )
+        rows = _rows(norms)
+        label = "gradient norm"
+        if all(place > 0 for _, curve in norms for place in curve.places):  # bins grow by a factor
+            norms = [(name, Curve(tuple(map(math.log10, c.places)), c.values)) for name, c in norms]
+            clips, label = [math.log10(clip) for clip in clips], "gradient norm, as a power of ten"
+        charts.append(
+            Chart(
+                "Lengths of single examples' gradients", label, "examples", _series(norms),
+                [(clip, "clip norm") for clip in clips[:2]],
+                note="What lies right of the clip norm is shortened to it.",
+                head=("run", "gradient norm", "examples"), rows=rows,
             )
         )  # fmt: skip
     return [line_chart(chart) for chart in charts]
