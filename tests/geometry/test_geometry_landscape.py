@@ -50,7 +50,7 @@ def test_directions_are_as_long_as_filters_and_leave_biases_alone() -> None:
 
 
 def test_the_landscape_of_a_bowl_is_its_formula() -> None:
-    """Fails when alpha and beta are exchanged (tried)."""
+    """Fails when alpha and beta are exchanged."""
     loss = bowl()
     first, second = filter_normalised(loss, 10), filter_normalised(loss, 11)
     plane = landscape(loss, 5, span=2.0, seed=5)

@@ -61,8 +61,10 @@ def draw_interpolation(found: dict[str, Any], path: Path) -> Path:
                 xlabel="α: the first model at 0, the second at 1", ylabel=word, title=f"{word} on the line"
             )
             axes.grid(alpha=0.25)
-            if found.get("train") is not None:
-                axes.legend(loc="best", fontsize=9)
+        if found.get("train") is not None:
+            figure.legend(
+                *grid[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=9
+            )
         about = [found["data"]] + ([found["train_data"]] if found.get("train_data") else [])
         return _saved(plt, figure, path, about)
 

@@ -54,7 +54,7 @@ def eigenvalues(
             if rows < FEWEST:
                 continue
             # As exact as a sample of the rows deserves: the next level corrects what is left.
-            rough = max(tolerance, 0.02)
+            rough = max(tolerance, 0.05)
             found = _pairs(loss.subset(rows), vectors, k, rough, most_products, progress)
             vectors = found.vectors
     return _pairs(loss, vectors, k, tolerance, most_products, progress)
