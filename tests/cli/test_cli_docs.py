@@ -26,7 +26,12 @@ EVERYWHERE = {"--help", "--json", "--quiet"}  # described at the top of the page
 
 
 def options_of(command: click.Command) -> set[str]:
-    found = {word for param in command.params if isinstance(param, click.Option) for word in param.opts}
+    found = {
+        word
+        for param in command.params
+        if isinstance(param, click.Option)
+        for word in (*param.opts, *param.secondary_opts)
+    }
     if isinstance(command, click.Group):
         found |= {word for child in command.commands.values() for word in options_of(child)}
     return found

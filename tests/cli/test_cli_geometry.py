@@ -55,7 +55,7 @@ def read(path: Path) -> Any:
 
 
 def test_a_run_gets_its_geometry_and_stays_verified(run: Inside, runs: Path) -> None:
-    """Fails when a file that the certificate covers is touched (tried: run.json)."""
+    """Fails when a file that the certificate covers is touched."""
     folder = runs / "plain"
     before = contents(folder)
     code, out, err = run("geometry", str(folder), *QUICK, "--parts", "all")

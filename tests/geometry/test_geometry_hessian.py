@@ -17,7 +17,7 @@ from saltflat.models import build
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_products_are_those_of_the_explicit_hessian(name: str) -> None:
-    """Fails when the normalisation's backward forgets that its deviation moves (tried)."""
+    """Fails when the normalisation's backward forgets that its deviation moves."""
     loss = Loss(*network(name), micro_batch=5)
     hessian = explicit_hessian(loss)
     for seed in range(3):
@@ -79,7 +79,7 @@ def test_eigenvalues_are_those_of_the_explicit_hessian(name: str) -> None:
 
 
 def test_the_search_over_growing_samples_ends_at_all_rows() -> None:
-    """Fails when the result of a sample is returned (tried: 3 % off)."""
+    """Fails when the result of a sample is returned."""
     model, rows = network("mlp", rows=1100)
     loss = Loss(model, rows)
     told: list[str] = []

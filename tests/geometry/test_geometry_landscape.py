@@ -50,13 +50,16 @@ def test_directions_are_as_long_as_filters_and_leave_biases_alone() -> None:
 
 
 def test_the_landscape_of_a_bowl_is_its_formula() -> None:
-    """Fails when alpha and beta are exchanged (tried)."""
-    loss = bowl()
+    """An uneven bowl: in an even one both directions look alike. Fails when alpha and beta are exchanged."""
+    steep = torch.arange(1, 7, dtype=torch.float64)
+    model = nn.Linear(6, 1, bias=False).double()
+    nn.init.constant_(model.weight, 1.0)
+    loss = Loss(model, (torch.diag(steep), steep))
     first, second = filter_normalised(loss, 10), filter_normalised(loss, 11)
     plane = landscape(loss, 5, span=2.0, seed=5)
     for i, alpha in enumerate(plane.alpha):
         for j, beta in enumerate(plane.beta):
-            exact = 0.5 * float((alpha * first + beta * second).square().mean())
+            exact = 0.5 * float((steep * (alpha * first + beta * second)).square().mean())
             assert plane.loss[i][j] == pytest.approx(exact, abs=1e-12)
 
 

@@ -39,7 +39,7 @@ def trained(callbacks: Any = (), model: Any = None, **settings: Any) -> sf.Run:
 
 
 def test_watching_changes_nothing() -> None:
-    """Fails when the callback moves the model, its mode or torch's generator (tried)."""
+    """Fails when the callback moves the model, its mode or torch's generator."""
     torch.manual_seed(0)
     model = sf.models.build("mlp")
     flatness, cosines = Flatness(model, sf.data.load("digits").test, rows=60, every=0.5), Cosines()

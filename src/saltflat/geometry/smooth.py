@@ -1,8 +1,8 @@
 """Running a model so that its derivatives can be differentiated once more, and quickly.
 
 A Hessian times a vector is the derivative of a gradient along that vector. Torch carries such derivatives along
-(forward mode) through almost every operation and its backward pass, at about twice the price of a gradient; taking
-the gradient of a gradient costs many times that on a CPU. The exceptions are the backward passes of group and
+(forward mode) through almost every operation and its backward pass, at two to three times the price of a gradient;
+taking the gradient of a gradient costs many times that on a CPU. The exceptions are the backward passes of group and
 layer normalisation, so these have derivatives of their own here. Convolutions run with the channels last.
 """
 
