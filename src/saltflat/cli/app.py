@@ -27,6 +27,7 @@ COMMANDS = {
     "budget": "what a data set has spent over all its runs, and what is left",
     "audit": "attack a plan's mechanism, and bound ε from below",
     "bench": "time and memory of a private step beside the alternatives",
+    "synthesize": "a diffusion model on public images, its samples, and their quality",
     "data": "list, fetch, locate and describe data sets",
     "models": "list and describe models",
 }
