@@ -303,8 +303,8 @@ def _checked_device(device: str) -> str:
 
     try:
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        cause = str(error).splitlines()[0]
+    except (RuntimeError, AssertionError, ValueError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             "device",
             device,

@@ -45,6 +45,8 @@ class Settings:
             check_count(name, getattr(self, name))
         for name in ("seed", "rampup"):
             check_count(name, getattr(self, name), least=0)
+            if getattr(self, name) >= 2**63:
+                raise InputError(name, getattr(self, name), f"{name} < 2**63", problem="is too large")
         check_positive("learning_rate", self.learning_rate)
 
     def as_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from saltflat.data import Examples
-from saltflat.errors import InputError, MissingDependencyError, SaltflatError
+from saltflat.errors import InputError, MissingDependencyError, SaltflatError, check_count, is_number
 from saltflat.record.lock import FolderLock
 from saltflat.synthesis.folder import SynthesisFolder, refuse_private
 from saltflat.synthesis.model import Frame, Synthesizer, balanced_labels
@@ -162,6 +162,7 @@ def train(
     saltflat.errors.InputError: public='digits' is marked private...
     """
     refuse_private(public)
+    _check_intervals(checkpoint_every, grids)
     settings = settings or settings_for("small")
     classes = public.num_classes or int(public.targets.max()) + 1
     frame = Frame.of(settings.size, public.inputs, classes)
@@ -197,6 +198,7 @@ def resume(
     progress: Progress | None = None,
 ) -> Synthesizer:
     """Go on with a training that was cut off, or with more ``steps`` than it had."""
+    _check_intervals(checkpoint_every, grids)
     folder = SynthesisFolder(out)
     settings = folder.settings()
     settings = settings if steps is None else replace(settings, steps=steps)
@@ -222,7 +224,6 @@ def _run(
     progress: Progress | None,
 ) -> Synthesizer:
     steps = trainer.settings.steps
-    pictures = {round(steps * (number + 1) / grids) for number in range(grids)}
     row = max(1, steps // 200)  # a line of metrics so often
     saved, losses = time.monotonic(), []
     while trainer.step < steps:
@@ -236,7 +237,7 @@ def _run(
         if trainer.step == steps or time.monotonic() - saved > every:
             folder.save(trainer.tensors(), {"step": trainer.step}, history)
             saved = time.monotonic()
-        if trainer.step in pictures:
+        if trainer.step * grids // steps > (trainer.step - 1) * grids // steps:
             draw_grid(trainer.synthesizer(), folder.grid(trainer.step), trainer.step)
     return folder.synthesizer(trainer.device)
 
@@ -249,6 +250,14 @@ def draw_grid(made: Synthesizer, path: Path, step: int, columns: int = 10) -> No
         grid(made.images(labels, steps=12), labels, path, columns, f"samples after {step:,} steps")
     except MissingDependencyError:
         return
+
+
+def _check_intervals(checkpoint_every: float, grids: int) -> None:
+    check_count("grids", grids, least=0)
+    if not is_number(checkpoint_every) or checkpoint_every < 0:
+        raise InputError(
+            "checkpoint_every", checkpoint_every, "seconds, 0 or more", cure="0 is after every step."
+        )
 
 
 def _checked(trainer: Trainer) -> float:
