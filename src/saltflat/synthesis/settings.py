@@ -31,7 +31,7 @@ class Settings:
     """
 
     size: str = "small"
-    steps: int = 10_000
+    steps: int = 8_000
     batch_size: int = 32
     learning_rate: float = 1.5e-3
     rampup: int = 10_000
@@ -63,7 +63,7 @@ class Settings:
 
 
 _FOR = {
-    "tiny": Settings("tiny", steps=6_000),
+    "tiny": Settings("tiny", steps=3_000),
     "small": Settings("small"),
     # Karras et al. 2022, Table 7: 200 million images in batches of 512, a rise over ten million
     "full": Settings(
