@@ -75,9 +75,13 @@ def test_bad_input_is_two_and_says_what_to_do(run: Inside, tmp_path: Path) -> No
         assert out == ""
 
 
-def test_a_file_that_says_private_is_refused(run: Inside) -> None:
+def test_public_is_a_declaration_but_a_file_that_says_private_is_refused(run: Inside) -> None:
     np.savez("rows.npz", X=np.zeros((20, 8, 8), np.uint8), y=np.arange(20) % 2, provenance="private")
     code, _, err = run("synthesize", "train", "--public", "rows.npz", "--steps", "1")
     assert code == 2
     assert "public='rows.npz' is marked private" in err
     assert not Path("runs").exists()
+    np.savez("rows.npz", X=np.eye(8, dtype=np.uint8)[None].repeat(20, 0), y=np.arange(20) % 2)
+    code, _, err = run("synthesize", "train", "--public", "rows.npz", "--steps", "1", "--grids", "0")
+    assert code == 0, err
+    assert "all training rows of rows.npz are taken as public, because --public says so" in err

@@ -248,7 +248,9 @@ def _public(options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     shown = {"data_dir": options["data_dir"], "image_size": options["image_size"]}
     source = {"data": name if name in names() else str(Path(name).absolute())}
     if fraction is None:
-        return _declared(load(name, provenance="public", **shown).train, name), None, source
+        declared = _declared(load(name, provenance="public", **shown).train, name)
+        click.echo(f"all training rows of {name} are taken as public, because --public says so", err=True)
+        return declared, None, source
     part, rows = public_part(load(name, **shown).train, fraction, options["public_seed"])
     return part, rows, source | {"public_fraction": fraction, "public_seed": options["public_seed"]}
 
