@@ -36,7 +36,7 @@ def test_public_and_private_make_up_the_whole(labels: list[int], fraction: float
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_it_is_the_split_of_load(seed: int) -> None:
-    """Fails when the two draw from different streams: private training would then keep public rows (tried)."""
+    """Otherwise private training would keep rows that a model was made from."""
     whole, split = load("digits").train, load("digits", public_fraction=0.2, seed=seed)
     public, private = public_split(whole.targets.numpy(), 0.2, seed)
     assert split.public is not None
