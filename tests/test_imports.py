@@ -29,11 +29,12 @@ MAY_IMPORT = {
     "data": {"errors"},
     "models": {"errors"},
     "training": ASSEMBLED,
+    "synthesis": {"errors", "data", "models", "record"},
     "bench": ASSEMBLED | {"training"},
     "audit": ASSEMBLED | {"training"},
     "report": VALUES | {"record"},
     "geometry": ASSEMBLED | {"training"},
-    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "geometry", "report"},
+    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "geometry", "report", "synthesis"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

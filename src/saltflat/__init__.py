@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import accounting, audit, data, geometry, models, plans, theory
+    from saltflat import accounting, audit, data, geometry, models, plans, synthesis, theory
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
     from saltflat.plan import Budget, Phase, Plan
@@ -57,6 +57,7 @@ _CHAPTERS = (
     "models",
     "plans",
     "report",
+    "synthesis",
     "theory",
 )  # report can be called
 
@@ -85,6 +86,7 @@ __all__ = [
     "plans",
     "report",
     "steps",
+    "synthesis",
     "theory",
     "tune",
     "verify",

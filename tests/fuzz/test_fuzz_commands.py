@@ -114,6 +114,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for where in ("cli.training_run.fit", "training.tune.fit", "training.trials.Trials.run", "audit.run",
                       "cli.bench.measured"):  # fmt: skip
             patch.setattr(f"saltflat.{where}", _cut_short)
+        patch.setattr(importlib.import_module("saltflat.synthesis.train"), "Trainer", _cut_short)
         # the package has a function of the module's name
         patch.setattr(sys.modules["saltflat.accounting.epsilon"], "_epsilon", _rough_epsilon)
         patch.setattr("saltflat.accounting.selection._curve", _rough_curve)

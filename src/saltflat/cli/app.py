@@ -32,6 +32,7 @@ COMMANDS = {
     "geometry": "how flat the minimum of a run is: sharpness, landscape, wideness",
     "report": "one page about one or several runs, and a privacy card",
     "bench": "time and memory of a private step beside the alternatives",
+    "synthesize": "a diffusion model on public images, its samples, and their quality",
     "data": "list, fetch, locate and describe data sets",
     "models": "list and describe models",
     "completion": "let the shell complete commands, options and names",

@@ -11,6 +11,19 @@ from saltflat.data.dataset import DataSet
 from saltflat.data.fetching import fetch
 from saltflat.data.loading import load
 from saltflat.data.places import Description, describe, locate
+from saltflat.data.public import public_part, public_split
 from saltflat.data.source import Examples, as_source
 
-__all__ = ["DataSet", "Description", "Examples", "as_source", "describe", "fetch", "load", "locate", "names"]
+__all__ = [
+    "DataSet",
+    "Description",
+    "Examples",
+    "as_source",
+    "describe",
+    "fetch",
+    "load",
+    "locate",
+    "names",
+    "public_part",
+    "public_split",
+]

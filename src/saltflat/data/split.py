@@ -54,21 +54,28 @@ def split_public(part: Part, num_classes: int, fraction: float, seed: int) -> tu
     if part.groups is not None:
         rest, held = _hold_out(part, fraction, seed, _PUBLIC)
     else:
-        each = round(fraction * len(part) / num_classes)
-        order = permutation(len(part), seed, _PUBLIC)
-        chosen = [order[part.labels[order] == label][:each] for label in range(num_classes)]
-        if any(len(rows) < each for rows in chosen):
-            raise InputError(
-                "public_fraction",
-                fraction,
-                f"at least {each} training rows of each of the {num_classes} classes",
-                problem="asks for more rows of a class than there are",
-                cure="Take a smaller public_fraction.",
-            )
-        held = np.sort(np.concatenate(chosen))
-        rest = np.setdiff1d(np.arange(len(part)), held)
+        held, rest = balanced(part.labels, num_classes, fraction, seed)
     _refuse_empty("public_fraction", fraction, len(rest), len(held))
     return part.take(rest), part.take(held)
+
+
+def balanced(labels: Rows, num_classes: int, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """The rows of a public part with the same number of each class, and the others; both in rising order."""
+    each = round(fraction * len(labels) / num_classes)
+    order = permutation(len(labels), seed, _PUBLIC)
+    chosen = [order[labels[order] == label][:each] for label in range(num_classes)]
+    if any(len(rows) < each for rows in chosen):
+        raise InputError(
+            "public_fraction",
+            fraction,
+            f"at least {each} training rows of each of the {num_classes} classes",
+            problem="asks for more rows of a class than there are",
+            cure="Take a smaller public_fraction.",
+        )
+    held = np.sort(np.concatenate(chosen))
+    rest = np.setdiff1d(np.arange(len(labels)), held)
+    _refuse_empty("public_fraction", fraction, len(rest), len(held))
+    return held, rest
 
 
 def check_fraction(argument: str, value: float) -> None:

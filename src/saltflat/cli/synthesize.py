@@ -1,0 +1,353 @@
+"""``saltflat synthesize``: a diffusion model on public images, samples from it, and their quality."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from saltflat.cli.run_options import free_folder, stem_of
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
+_data_dir = click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
+_device = click.option(
+    "--device", default="cpu", show_default=True, help="Where to compute, for example cuda."
+)
+_seed = click.option("--seed", type=int, default=0, show_default=True, help="Of everything that is drawn.")
+
+
+@click.group(name="synthesize")
+def command() -> None:
+    """Make images out of public ones: a diffusion model (EDM), its samples, and their quality.
+
+    Only public rows may go in, so what comes out costs no budget. Samples say what they were made from.
+
+    \b
+    Examples:
+      saltflat synthesize train --public mnist --public-fraction 0.04 --out runs/mnist-edm
+      saltflat synthesize sample runs/mnist-edm --count 10000 --out samples.npz
+      saltflat synthesize evaluate runs/mnist-edm samples.npz
+    """
+
+
+@command.command(name="train")
+@click.option("--public", metavar="NAME|PATH", help="Public images: a data set's name, a folder or a file.")
+@click.option(
+    "--public-fraction", type=float,
+    help="Only this share of the training rows is public, the same number of each class; the rest stays untouched.",
+)  # fmt: skip
+@click.option("--public-seed", type=int, default=0, show_default=True, help="Which rows those are.")
+@click.option("--image-size", type=int, help="Resize the images of a folder to this height and width.")
+@click.option(
+    "--size", type=click.Choice(["tiny", "small", "full"]),
+    help="The network: for 8 x 8, for 28 x 28 on a CPU, the paper's on a GPU.  [default: from the images]",
+)  # fmt: skip
+@click.option("--steps", type=int, help="Batches to train on.  [default: from the size]")
+@click.option("--batch-size", type=int, help="Images a batch.  [default: from the size]")
+@click.option("--learning-rate", type=float, help="Of Adam.  [default: from the size]")
+@click.option("--grids", type=int, default=6, show_default=True, help="Pictures of samples on the way.")
+@click.option("--flip", is_flag=True, help="Let the augmentation mirror images (clothes, not digits).")
+@_seed
+@click.option("--out", type=click.Path(file_okay=False), help="The model's folder.  [default: under runs/]")
+@click.option("--resume", type=click.Path(file_okay=False), metavar="FOLDER", help="Go on with this model.")
+@click.option(
+    "--checkpoint-every", type=float, default=60.0, show_default=True, metavar="SECONDS",
+    help="How often to write a checkpoint.",
+)  # fmt: skip
+@_data_dir
+@_device
+@_as_json
+def train_command(**options: Any) -> None:
+    """Train a class-conditional diffusion model on public images.
+
+    --public declares rows public: all of them, or with --public-fraction a share of a data set whose other rows
+    are private. The folder records which rows, so that private training can leave them out
+    (saltflat.data.public_split makes the same split).
+
+    A training that was cut off goes on with --resume, exactly; with --steps also further than was planned.
+
+    \b
+    Examples:
+      saltflat synthesize train --public digits --public-fraction 0.2 --out runs/digits-edm
+      saltflat synthesize train --public photos/ --image-size 32 --size full --device cuda
+      saltflat synthesize train --resume runs/digits-edm --steps 12000
+    """
+    from saltflat.errors import InputError
+    from saltflat.synthesis import SynthesisFolder, resume, train
+
+    shared = {
+        "checkpoint_every": options["checkpoint_every"],
+        "grids": options["grids"],
+        "device": _checked_device(options["device"]),
+    }
+    if options["resume"]:
+        for name in ("public", "public_fraction", "out", "size", "batch_size", "learning_rate", "image_size"):
+            if options[name] is not None:
+                raise InputError(
+                    name, options[name], "only --steps, --checkpoint-every and --device beside --resume",
+                    problem="does not apply here", cure="A model goes on with what it began with.",
+                )  # fmt: skip
+        out = options["resume"]
+        with Bar("training") as bar:
+            resume(out, steps=options["steps"], progress=bar.step, **shared)
+    else:
+        if options["public"] is None:
+            raise InputError(
+                "public", None, "a data set's name or a path", problem="is missing",
+                cure="Say which images are public: --public digits --public-fraction 0.2, or --public FOLDER.",
+            )  # fmt: skip
+        public, rows, source = _public(options)
+        out = options["out"] or free_folder(f"{stem_of(options['public'])}-edm")
+        settings = _settings(options, public)
+        with Bar("training") as bar:
+            train(public, settings, out=out, rows=rows, source=source, progress=bar.step, **shared)
+    folder = SynthesisFolder(out)
+    facts, found = folder.facts(), folder.load()
+    history = found[1]["history"] if found else []
+    answer = {
+        "out": str(out), "public": {**facts["public"]}, "size": facts["frame"]["size"],
+        "steps": found[1]["step"] if found else 0, "loss": history[-1]["loss"] if history else None,
+        "grids": [str(path) for path in sorted((folder.path / "grids").glob("*.png"))],
+    }  # fmt: skip
+    if options["as_json"]:
+        click.echo(json.dumps(answer))
+        return
+    click.echo(f"trained on {facts['public']['rows']} public rows of {facts['public']['name']}")
+    click.echo(f"model in {out}: {answer['steps']} steps, loss {answer['loss']}")
+    if answer["grids"]:
+        click.echo(f"samples on the way: {answer['grids'][-1]}")
+
+
+@command.command(name="sample")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option(
+    "--out", type=click.Path(dir_okay=False), default="samples.npz", show_default=True, help="The file."
+)
+@click.option(
+    "--count", type=int, default=10_000, show_default=True, help="How many, the same of each class."
+)
+@click.option("--steps", type=int, default=20, show_default=True, help="Noise levels of Heun's method.")
+@click.option(
+    "--guidance", type=float, default=0.0, show_default=True,
+    help="Weight w_d of discriminator guidance: more is more diverse, and less faithful.",
+)  # fmt: skip
+@click.option(
+    "--discriminator-steps", type=int, default=1_000, show_default=True, help="Batches it is trained on."
+)
+@click.option("--batch-size", type=int, default=200, show_default=True, help="Images at once.")
+@click.option(
+    "--dtype", type=click.Choice(["uint8", "float32"]), default="uint8", show_default=True, help="Of pixels."
+)
+@_seed
+@_device
+@_as_json
+def sample_command(folder: str, as_json: bool, discriminator_steps: int, **options: Any) -> None:
+    """Draw samples from the model in FOLDER into an .npz file, with what they were made from.
+
+    A sampling that was cut off goes on when the same command is given again.
+
+    \b
+    Examples:
+      saltflat synthesize sample runs/mnist-edm --count 50000 --out mnist-samples.npz
+      saltflat synthesize sample runs/mnist-edm --count 1000 --guidance 3 --out guided.npz
+    """
+    from saltflat.synthesis import DiscriminatorSettings, read_samples, sample
+
+    options["device"] = _checked_device(options["device"])
+    judge = DiscriminatorSettings(steps=discriminator_steps, seed=options["seed"])
+    if options["guidance"]:
+        click.echo("guidance: a discriminator is trained first, unless the folder has it", err=True)
+    with Bar("sampling") as bar:
+        path = sample(folder, discriminator=judge, progress=bar.count, **options)
+    examples, origin = read_samples(path)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {"out": str(path), "count": len(examples), "provenance": "synthetic-from-public", **origin}
+            )
+        )
+        return
+    public = origin["public"]
+    click.echo(
+        f"{len(examples)} samples in {path}, made from {public['rows']} public rows of {public['name']}"
+    )
+    told = origin["sampler"]["discriminator"]
+    if told:
+        click.echo(
+            f"the discriminator was right on {told['held_out_accuracy']:.1%} of held-out images "
+            "(50 %: it sees no difference)"
+        )
+
+
+@command.command(name="evaluate")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("samples", type=click.Path(dir_okay=False))
+@click.option(
+    "--test",
+    metavar="NAME|PATH",
+    help="Rows to score classifiers on.  [default: the data set's own, if it has a name]",
+)
+@click.option(
+    "--features", type=click.Choice(["classifier", "scattering"]), default="classifier", show_default=True,
+    help="The space of precision, recall and Fréchet distance.",
+)  # fmt: skip
+@click.option("--neighbours", "k", type=int, default=3, show_default=True, help="That make a manifold.")
+@click.option(
+    "--classifier-steps", type=int, default=1_000, show_default=True, help="Batches of each classifier."
+)
+@_seed
+@click.option(
+    "--out", type=click.Path(file_okay=False), help="Where the pictures go.  [default: FOLDER/evaluation]"
+)
+@_data_dir
+@_as_json
+def evaluate_command(
+    folder: str,
+    samples: str,
+    test: str | None,
+    out: str | None,
+    data_dir: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure SAMPLES beside the public rows of the model in FOLDER.
+
+    A classifier trained on samples alone (the classification accuracy score) beside one trained on as many augmented
+    copies of the public rows; precision, recall, Fréchet distance and class score in a named feature space; and how
+    many samples are copies of a public image, with a picture of nearest neighbours.
+
+    \b
+    Examples:
+      saltflat synthesize evaluate runs/mnist-edm samples.npz
+      saltflat synthesize evaluate runs/mnist-edm samples.npz --features scattering --json
+    """
+    from saltflat.record.atomic import write_whole
+    from saltflat.synthesis import SynthesisFolder, evaluate, read_samples
+
+    place = SynthesisFolder(folder)
+    public = place.public()
+    examples, _ = read_samples(samples)
+    rows = _test_rows(test, place.facts()["public"].get("data"), data_dir)
+    say = None if as_json else lambda words: click.echo(f"measuring: {words}", err=True)
+    target = Path(out) if out else place.path / "evaluation"
+    quality = evaluate(examples, public, test=rows, out=target, announce=say, **options)
+    content = json.dumps(quality.to_dict() | {"samples_file": str(samples)}, indent=2)
+    write_whole(target / "quality.json", content.encode() + b"\n")
+    click.echo(json.dumps(quality.to_dict()) if as_json else str(quality))
+
+
+def _public(options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """Public rows, their numbers if they are a share, and where they came from."""
+    from saltflat.data import load, names
+    from saltflat.data.public import public_part
+
+    name, fraction = options["public"], options["public_fraction"]
+    shown = {"data_dir": options["data_dir"], "image_size": options["image_size"]}
+    source = {"data": name if name in names() else str(Path(name).absolute())}
+    if fraction is None:
+        declared = _declared(load(name, provenance="public", **shown).train, name)
+        click.echo(f"all training rows of {name} are taken as public, because --public says so", err=True)
+        return declared, None, source
+    part, rows = public_part(load(name, **shown).train, fraction, options["public_seed"])
+    return part, rows, source | {"public_fraction": fraction, "public_seed": options["public_seed"]}
+
+
+def _declared(rows: Any, name: str) -> Any:
+    """Rows that --public declares public, unless their own file says that they are private."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from saltflat.synthesis.folder import refuse_private
+
+    if name.lower().endswith(".npz"):
+        with np.load(name, allow_pickle=False) as archive:
+            said = str(archive["provenance"]) if "provenance" in archive.files else "public"
+        refuse_private(replace(rows, provenance="private" if said == "private" else "public"))
+    return rows
+
+
+def _settings(options: dict[str, Any], public: Any) -> Any:
+    from dataclasses import replace
+
+    from saltflat.synthesis import settings_for
+
+    side = min(public.inputs.shape[2:]) if public.inputs.dim() == 4 else 0
+    size = options["size"] or ("tiny" if side < 16 else "small")
+    words = ("steps", "batch_size", "learning_rate", "seed")
+    settings = settings_for(size, **{word: options[word] for word in words})
+    if options["flip"]:
+        settings = replace(settings, augmentation=replace(settings.augmentation, flip_x=True))
+    return settings
+
+
+def _test_rows(test: str | None, data: str | None, data_dir: str | None) -> Any:
+    """The test part that was named, or that of the data set the public rows were split from."""
+    from saltflat.data import load, names
+    from saltflat.errors import InputError
+
+    name = test or (data if data in names() else None)
+    if name is None:
+        return None
+    found = load(name, data_dir=data_dir)
+    if found.test is None and test is not None:
+        raise InputError("test", test, "a data set with a test part", problem="has none")
+    return found.test
+
+
+def _checked_device(device: str) -> str:
+    import torch
+
+    from saltflat.errors import InputError
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            "device",
+            device,
+            "a device that this machine has",
+            problem=f"cannot be used ({cause})",
+            cure="cpu always can.",
+        ) from error
+    return device
+
+
+class Bar:
+    """A bar on a terminal; elsewhere nothing."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.bar: Any = None
+
+    def __enter__(self) -> Bar:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+            )  # fmt: skip
+            self.bar = Progress(*columns, console=Console(stderr=True))
+            self.task = self.bar.add_task(self.words, total=None, note="")
+            self.bar.start()
+        return self
+
+    def step(self, done: int, total: int, loss: float) -> None:
+        """One more step of training."""
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, total=total, note=f"loss {loss:.4f}")
+
+    def count(self, done: int, total: int) -> None:
+        """So many of so many."""
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, total=total)
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bar is not None:
+            self.bar.stop()

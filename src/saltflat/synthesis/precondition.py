@@ -1,0 +1,103 @@
+"""EDM's preconditioning, noise levels and loss (Karras, Aittala, Aila, Laine 2022, Table 1).
+
+The network F never sees a noisy image as it is, and never predicts the clean one directly: input, output and skip
+are scaled so that both have unit variance at every noise level σ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+SIGMA_DATA = 0.5
+MEAN_LOG_SIGMA, SPREAD_LOG_SIGMA = -1.2, 1.2
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The four factors at given noise levels, shaped to multiply images."""
+
+    skip: Tensor
+    out: Tensor
+    into: Tensor
+    noise: Tensor
+
+
+def scaling(sigma: Tensor, sigma_data: float = SIGMA_DATA) -> Scaling:
+    """c_skip, c_out, c_in and c_noise.
+
+    Guarantee: for data of variance σ_d² the input c_in·(y + n) and the target of the network both have unit variance.
+
+    >>> c = scaling(torch.tensor(0.5))
+    >>> [round(float(v), 4) for v in (c.skip, c.out, c.into, c.noise)]
+    [0.5, 0.3536, 1.4142, -0.1733]
+    """
+    total = sigma**2 + sigma_data**2
+    return Scaling(
+        skip=sigma_data**2 / total,
+        out=sigma * sigma_data / total.sqrt(),
+        into=total.rsqrt(),
+        noise=sigma.log() / 4,
+    )
+
+
+def loss_weight(sigma: Tensor, sigma_data: float = SIGMA_DATA) -> Tensor:
+    """λ(σ) = (σ² + σ_d²)/(σ σ_d)² = 1/c_out²: the loss of the network itself has weight one everywhere.
+
+    >>> float(loss_weight(torch.tensor(0.5)))
+    8.0
+    """
+    return (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
+
+
+def draw_sigma(count: int, like: Tensor) -> Tensor:
+    """Noise levels to train at: ln σ ~ N(-1.2, 1.2²), shaped to multiply images."""
+    normal = torch.randn(count, 1, 1, 1, device=like.device, dtype=like.dtype)
+    return (MEAN_LOG_SIGMA + SPREAD_LOG_SIGMA * normal).exp()
+
+
+class Denoiser(nn.Module):
+    """D(x; σ) = c_skip x + c_out F(c_in x; c_noise): the expected clean image, given a noisy one.
+
+    ``network`` is called as ``network(x, noise, labels, changes)``: scaled images, one number an image for the noise
+    level, class numbers, and what the augmentation did (None: nothing).
+
+    >>> class Zero(nn.Module):
+    ...     def forward(self, x, noise, labels, changes):
+    ...         return torch.zeros_like(x)
+    >>> Denoiser(Zero())(torch.ones(1, 1, 2, 2), torch.full((1, 1, 1, 1), 0.5), torch.tensor([0])).unique()
+    tensor([0.5000])
+    """
+
+    def __init__(self, network: nn.Module, sigma_data: float = SIGMA_DATA) -> None:
+        super().__init__()
+        self.network, self.sigma_data = network, sigma_data
+
+    def forward(self, noisy: Tensor, sigma: Tensor, labels: Tensor, changes: Tensor | None = None) -> Tensor:
+        c = scaling(sigma, self.sigma_data)
+        seen = self.network(c.into * noisy, c.noise.flatten(), labels, changes)
+        return c.skip * noisy + c.out * seen.to(noisy.dtype)
+
+
+def denoising_loss(model: Denoiser, images: Tensor, labels: Tensor, changes: Tensor | None = None) -> Tensor:
+    """The weighted squared error of D at random noise levels, a mean over examples and pixels."""
+    sigma = draw_sigma(len(images), images)
+    noisy = images + sigma * torch.randn_like(images)
+    error = model(noisy, sigma, labels, changes) - images
+    return (loss_weight(sigma, model.sigma_data) * error**2).mean()
+
+
+def noise_schedule(steps: int, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0) -> Tensor:
+    """Noise levels of a sampler, from σ_max down to σ_min, and a zero: t_i of the paper's Equation 5, float64.
+
+    >>> [round(float(t), 4) for t in noise_schedule(4)]
+    [80.0, 9.7232, 0.47, 0.002, 0.0]
+    """
+    if steps == 1:
+        return torch.tensor([sigma_max, 0.0], dtype=torch.float64)
+    high, low = math.pow(sigma_max, 1 / rho), math.pow(sigma_min, 1 / rho)
+    levels = (high + torch.arange(steps, dtype=torch.float64) / (steps - 1) * (low - high)) ** rho
+    return torch.cat([levels, torch.zeros(1, dtype=torch.float64)])
