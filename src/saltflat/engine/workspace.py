@@ -28,6 +28,7 @@ class Workspace:
         self.notes: dict[Any, Any] = {}  # what one micro-batch learned about the weights, for the next one
         self._buffers: list[Tensor] = []
         self._next = 0
+        self._kept: Workspace | None = None
 
     def start_over(self) -> None:
         """Everything handed out so far may be handed out again."""
@@ -43,3 +44,14 @@ class Workspace:
         if buffer.numel() < size or buffer.dtype != like.dtype or buffer.device != like.device:
             buffer = self._buffers[place] = like.new_empty(size)
         return buffer[:size].view(*shape)
+
+    def kept(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """The same, of a buffer that `start_over` does not take back."""
+        if self._kept is None:
+            self._kept = Workspace()
+        return self._kept.empty(shape, like)
+
+    def let_go_of_kept(self) -> None:
+        """Of buffers that were kept, those that are asked for next are these again."""
+        if self._kept is not None:
+            self._kept.start_over()

@@ -10,6 +10,8 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from saltflat.record.public import public_words
+
 _STYLE = """
 body { font: 15px/1.45 Georgia, "Times New Roman", serif; color: #111; background: #fff; max-width: 46em;
   margin: 2em auto; padding: 0 1.5em; }
@@ -126,6 +128,9 @@ def _about(data: dict[str, Any]) -> list[str]:
             f"{data['planned_releases']:,} planned, {data['recorded_releases']:,} recorded; "
             f"went on after an interruption {data['resumed']:,} times",
         ),
+    ]
+    rows += [
+        ("Public data", f"{_text(public_words(entry))}; it costs nothing") for entry in data.get("public", ())
     ]
     if (tuned_on := data.get("tuned_on")) is not None:
         rows.append(("Tuning", f"settings chosen on public data ({_text(tuned_on)}), which costs nothing"))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.people import People
+from saltflat.data.public import refuse_shared_rows
 from saltflat.data.source import Examples, Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
@@ -26,11 +27,13 @@ from saltflat.plan import Multiplicity, Plan
 from saltflat.record.certificate import Certificate, certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
+from saltflat.record.public import public_data
 from saltflat.training.alone import clipped_alone
 from saltflat.training.build import build_mechanism, trainable
 from saltflat.training.evaluate import evaluate
 from saltflat.training.keep import EVERY, Keeper, check_every, setup_of
 from saltflat.training.losses import check_targets, default_loss
+from saltflat.training.public_side import content_hash, described
 from saltflat.training.resume import check_setup, go_on, plan_of, read_checkpoint
 from saltflat.training.spend import AccountName, charge_of, confirm, opened, reserving
 from saltflat.training.step import Loop, Schedule, build_optimizer, fetch, named_schedule
@@ -68,6 +71,7 @@ class Session:
     rules: dict[str, str]
     history: list[dict[str, Any]] = field(default_factory=list)
     facts: dict[str, Any] | None = None
+    public: list[dict[str, Any]] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
     taken: float | None = None
 
@@ -99,7 +103,7 @@ class Session:
         certificate = certify(
             loop.plan, ledger,
             randomness=randomness.tier, seeded=randomness.seeded, finished=finished, files=files,
-            tuned_on=_tuned_on(self.facts),
+            tuned_on=_tuned_on(self.facts), public=self.public,
         )  # fmt: skip
         if folder is not None:
             folder.write_certificate(certificate)
@@ -116,8 +120,18 @@ class Session:
 
     def about(self) -> dict[str, Any]:
         """``run.json``: time, layer rules, and what the caller wanted to be stored."""
-        more = {} if self.facts is None else {"facts": self.facts}
+        more: dict[str, Any] = {"public": self.public} if self.public else {}
+        more |= {} if self.facts is None else {"facts": self.facts}
         return {"seconds": self.seconds, "rules": self.rules, **more}
+
+
+def _listed(plan: Plan, public: Any, facts: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Public data that came before this run, as the caller's facts list it, and what its steps look at."""
+    before = public_data(facts or {})
+    if public is None:
+        return before
+    used = "gradients in every private step" if plan.needs_public else "the automatic switch"
+    return [*before, described(public, used)]
 
 
 def _tuned_on(facts: dict[str, Any] | None) -> str | None:
@@ -168,13 +182,24 @@ def prepare(
     charge = None if account is None or resume is not None else charge_of(plan, seed)
     where = _placed(model, settings.get("device"))
     _check_provenance(data, public)
+    if plan.needs_public and public is None:
+        raise InputError(
+            "public", None, f"public data, which {plan.method} looks at in every step", problem="is missing",
+            cure="Pass fit(public=...): a data set that is marked public or synthetic.",
+        )  # fmt: skip
     source = _by_person(as_source(data), settings.get("groups"), plan)
     check_rows(plan.sampling, len(source))
     loss = _checked_loss(source, settings.get("loss_fn"), getattr(data, "num_classes", None))
+    key = ""
+    if public is not None:
+        refuse_shared_rows(data, public)
+        key = f"{content_hash(public)}:{seed}"
     optimizer = build_optimizer(plan, model, settings.get("optimizer"))
     rules = _rehearsed(model, source, loss, plan.multiplicity, where)
     if test is not None:
         _check_evaluation(model, test, loss, where)
+    if public is not None:
+        _check_evaluation(model, public, loss, where, "public")
     if len(source) != plan.sampling.population:
         warnings.warn(
             f"The data has {len(source)} {'people' if isinstance(source, People) else 'rows'} and the plan declares "
@@ -191,19 +216,35 @@ def prepare(
 
         def loop_with(ledger: Ledger, seed: int | None) -> Loop:
             mechanism = build_mechanism(plan, source, ledger, where, seed, tier)
-            return Loop(model, source, plan, mechanism, loss, optimizer, schedule, where, micro_batch, public)
+            return Loop(
+                model,
+                source,
+                plan,
+                mechanism,
+                loss,
+                optimizer,
+                schedule,
+                where,
+                micro_batch,
+                public,
+                public_key=key,
+            )
 
         return loop_with
 
     if resume is not None:
-        return _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
+        session = _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
+        session.public = _listed(plan, public, session.facts)
+        return session
+    facts = settings.get("facts")
+    listed = _listed(plan, public, facts)
     loop_with = reserving(loop_in(tier or TIER_FAST), account, charge, out)
     if seed is not None:
         torch.manual_seed(seed)
     if out is None:
         ledger = Ledger()
-        return Session(loop_with(ledger, seed), None, ledger, rules, facts=settings.get("facts"))
-    return _begun(RunFolder.create(out), loop_with, rules, every, seed, settings.get("facts"))
+        return Session(loop_with(ledger, seed), None, ledger, rules, facts=facts, public=listed)
+    return _begun(RunFolder.create(out), loop_with, rules, every, seed, facts, listed)
 
 
 def _begun(
@@ -213,13 +254,14 @@ def _begun(
     every: float,
     seed: int | None,
     facts: dict[str, Any] | None,
+    public: list[dict[str, Any]],
 ) -> Session:
     """A new run in a new folder. The plan comes last: with it the folder becomes a run."""
     try:
         ledger = folder.ledger()
         loop = loop_with(ledger, seed)
         loop.keeper = Keeper(folder, ledger, setup_of(loop, seed), every)
-        session = Session(loop, folder, ledger, rules, facts=facts)
+        session = Session(loop, folder, ledger, rules, facts=facts, public=public)
         loop.keeper.checkpoint(loop)
         if (spec := getattr(loop.model, "saltflat_spec", None)) is not None:
             folder.write_json("model.json", spec)
@@ -306,7 +348,9 @@ def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device
     return where
 
 
-def _check_evaluation(model: nn.Module, test: Any, loss: LossFunction, device: torch.device) -> None:
+def _check_evaluation(
+    model: nn.Module, test: Any, loss: LossFunction, device: torch.device, argument: str = "evaluate"
+) -> None:
     """Evaluate a few rows and throw the figures away."""
     source = as_source(test)
     some = source.fetch(torch.arange(min(2, len(source))))
@@ -314,7 +358,7 @@ def _check_evaluation(model: nn.Module, test: Any, loss: LossFunction, device: t
         evaluate(model, some, device, loss)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise InputError(
-            "evaluate", test, "data of the same form as the training data",
+            argument, test, "data of the same form as the training data",
             problem=f"failed on the first rows: {error}",
         ) from error  # fmt: skip
 
