@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "training": ASSEMBLED,
     "bench": ASSEMBLED | {"training"},
     "audit": ASSEMBLED | {"training"},
-    "cli": ASSEMBLED | {"training", "theory", "audit", "bench"},
+    "public": ASSEMBLED | {"training", "synthesis", "report"},
+    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "public"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import accounting, audit, data, models, plans, theory
+    from saltflat import accounting, audit, data, models, plans, public, theory
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
     from saltflat.plan import Budget, Phase, Plan
@@ -48,7 +48,7 @@ _HOMES = {
     "tune": "saltflat.training.tune",
     "verify": "saltflat.record.verify",
 }
-_CHAPTERS = ("accounting", "audit", "data", "models", "plans", "theory")
+_CHAPTERS = ("accounting", "audit", "data", "models", "plans", "public", "theory")
 
 __all__ = [
     "Account",
@@ -72,6 +72,7 @@ __all__ = [
     "layer_rules",
     "models",
     "plans",
+    "public",
     "steps",
     "theory",
     "tune",

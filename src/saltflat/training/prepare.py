@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.people import People
-from saltflat.data.public import refuse_shared_rows
+from saltflat.data.shared_rows import refuse_shared_rows
 from saltflat.data.source import Examples, Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
