@@ -73,7 +73,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--clipping", type=click.Choice(["flat", "automatic", "per-layer", "quantile"]), help="Clipping function."
         ),
         click.option("--views", type=int, help="Augmentation multiplicity: gradients averaged for each example."),
-        click.option("--augmentations", metavar="flip,crop,cutout", help="What changes the views."),
+        click.option("--augmentations", metavar="flip,crop,cutout,auto", help="What changes the views."),
         click.option(
             "--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast", show_default=True,
             help="Tier of noise and sampling.",

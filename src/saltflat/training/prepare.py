@@ -193,7 +193,7 @@ def prepare(
     key = ""
     if public is not None:
         refuse_shared_rows(data, public)
-        key = f"{content_hash(public)}:{seed}"
+        key = content_hash(public)
     optimizer = build_optimizer(plan, model, settings.get("optimizer"))
     rules = _rehearsed(model, source, loss, plan.multiplicity, where)
     if test is not None:
@@ -227,7 +227,7 @@ def prepare(
                 where,
                 micro_batch,
                 public,
-                public_key=key,
+                public_key=f"{key}:{seed}",
             )
 
         return loop_with

@@ -89,6 +89,11 @@ class PublicSide:
             return mixing_weight(step - 1, self.plan.steps)
         return 1.0
 
+    def look(self) -> None:
+        """Before the first step: what the first weights make of public data."""
+        if isinstance(self.plan.public_gradient, AdaDps):
+            self._moment()
+
     def observe(self, step: int) -> None:
         """After a step: what the new weights make of public data, for the steps to come."""
         part = self.plan.public_gradient

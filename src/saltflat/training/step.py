@@ -181,6 +181,8 @@ class Loop:
     def use(self, number: int, phase: Phase, released: Released) -> None:
         """The public half of a step: what follows from the release, and from earlier ones."""
         self.enter(number, phase)
+        if self.public_side is not None:
+            self.public_side.look()  # at the weights from which the release was taken, also when it is replayed
         clip_norm = self.clip_norms.now(phase)
         self.clip_norms.observe(released.share)
         watching = isinstance(phase.ascent, PreviousRelease) and phase.ascent.automatic
