@@ -19,9 +19,10 @@ SAYS = {
     "own_loop": "the plan's ε = 3.000",
     "own_model": "mixing         direct (derived weight)",
     "people": "when one person is added or removed",
+    "spiral": "share of the sparse outside kept",
     "verify": "after one bit was changed: files failed",
 }
-SLOW = {"compose", "own_model", "people"}
+SLOW = {"compose", "own_model", "people", "spiral"}
 
 
 @pytest.mark.parametrize(
