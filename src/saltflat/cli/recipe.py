@@ -103,9 +103,12 @@ def command(**options: Any) -> None:
         return
     epsilon = summary["epsilon"]
     shown = "inf: NOT PRIVATE" if epsilon == "inf" else f"{epsilon:.4g}"
+    label = f" ({summary['evaluation']} by ε)" if summary["evaluation"] else ""
     for name, key in (("accuracy", "accuracy"), ("accuracy of the averaged weights", "average_accuracy")):
         if summary[key] is not None:
-            click.echo(f"{name} {summary[key]:.2%} on test data, ε = {shown}, δ = {summary['delta']:g}")
+            click.echo(
+                f"{name} {summary[key]:.2%} on test data{label}, ε = {shown}, δ = {summary['delta']:g}"
+            )
     click.echo(f"recipe in {out}, run folder {run.folder}")
 
 
