@@ -118,6 +118,11 @@ def test_public_rows_of_another_form_are_refused_before_the_first_release(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_an_audit_says_what_it_does_not_cover() -> None:
+    with pytest.raises(InputError, match="also looks at public data"):
+        sf.audit.run(small_net(), small_data(), sf.plans.dope_sgd(**COMMON), quick=True)
+
+
 # --- rows on the wrong side ------------------------------------------------------------------------------
 
 

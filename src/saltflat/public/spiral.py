@@ -116,6 +116,6 @@ def toy_diffusion(rows: Examples, steps: int = 2000, seed: int = 0) -> ToyDiffus
         noised = share.sqrt() * points[some] + (1 - share).sqrt() * noise
         loss = (made.predicted(noised, level, labels[some]) - noise).square().mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     return made

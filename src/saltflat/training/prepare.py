@@ -185,7 +185,8 @@ def prepare(
     if plan.needs_public and public is None:
         raise InputError(
             "public", None, f"public data, which {plan.method} looks at in every step", problem="is missing",
-            cure="Pass fit(public=...): a data set that is marked public or synthetic.",
+            cure="Pass fit(public=...): a data set that is marked public or synthetic. "
+            "On the command line: saltflat train --public-fraction 0.04, or --public PATH.",
         )  # fmt: skip
     source = _by_person(as_source(data), settings.get("groups"), plan)
     check_rows(plan.sampling, len(source))
