@@ -70,7 +70,7 @@ class Setting:
 
 SETTINGS = {
     "digits": Setting("digits", 0.2, 1e-4, 256, 30, 60, 20, 3, (*ROWS, *MORE)),
-    "mnist": Setting("mnist", 0.04, 1e-5, 1024, 5, 30, 8, 2, ROWS),
+    "mnist": Setting("mnist", 0.04, 1e-5, 1024, 4, 30, 8, 2, ROWS),
     "fashion-mnist": Setting("fashion-mnist", 0.04, 1e-5, 1024, 5, 30, 8, 2, ROWS),
 }
 EPSILONS = (1, 2)

@@ -27,13 +27,12 @@ from saltflat.plan import Multiplicity, Plan
 from saltflat.record.certificate import Certificate, certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
-from saltflat.record.public import public_data
 from saltflat.training.alone import clipped_alone
 from saltflat.training.build import build_mechanism, trainable
 from saltflat.training.evaluate import evaluate
 from saltflat.training.keep import EVERY, Keeper, check_every, setup_of
 from saltflat.training.losses import check_targets, default_loss
-from saltflat.training.public_side import content_hash, described
+from saltflat.training.public_side import check_public, content_hash, listed
 from saltflat.training.resume import check_setup, go_on, plan_of, read_checkpoint
 from saltflat.training.spend import AccountName, charge_of, confirm, opened, reserving
 from saltflat.training.step import Loop, Schedule, build_optimizer, fetch, named_schedule
@@ -125,15 +124,6 @@ class Session:
         return {"seconds": self.seconds, "rules": self.rules, **more}
 
 
-def _listed(plan: Plan, public: Any, facts: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Public data that came before this run, as the caller's facts list it, and what its steps look at."""
-    before = public_data(facts or {})
-    if public is None:
-        return before
-    used = "gradients in every private step" if plan.needs_public else "the automatic switch"
-    return [*before, described(public, used)]
-
-
 def _tuned_on(facts: dict[str, Any] | None) -> str | None:
     """The public data that settings were chosen on, if the caller said so; it survives being resumed."""
     named = facts.get("tuned_on") if isinstance(facts, dict) else None
@@ -181,13 +171,8 @@ def prepare(
     account = opened(settings.get("account"))
     charge = None if account is None or resume is not None else charge_of(plan, seed)
     where = _placed(model, settings.get("device"))
-    _check_provenance(data, public)
-    if plan.needs_public and public is None:
-        raise InputError(
-            "public", None, f"public data, which {plan.method} looks at in every step", problem="is missing",
-            cure="Pass fit(public=...): a data set that is marked public or synthetic. "
-            "On the command line: saltflat train --public-fraction 0.04, or --public PATH.",
-        )  # fmt: skip
+    _check_provenance(data)
+    check_public(plan, public)
     source = _by_person(as_source(data), settings.get("groups"), plan)
     check_rows(plan.sampling, len(source))
     loss = _checked_loss(source, settings.get("loss_fn"), getattr(data, "num_classes", None))
@@ -235,17 +220,17 @@ def prepare(
 
     if resume is not None:
         session = _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
-        session.public = _listed(plan, public, session.facts)
+        session.public = listed(plan, public, session.facts)
         return session
     facts = settings.get("facts")
-    listed = _listed(plan, public, facts)
+    shown = listed(plan, public, facts)
     loop_with = reserving(loop_in(tier or TIER_FAST), account, charge, out)
     if seed is not None:
         torch.manual_seed(seed)
     if out is None:
         ledger = Ledger()
-        return Session(loop_with(ledger, seed), None, ledger, rules, facts=facts, public=listed)
-    return _begun(RunFolder.create(out), loop_with, rules, every, seed, facts, listed)
+        return Session(loop_with(ledger, seed), None, ledger, rules, facts=facts, public=shown)
+    return _begun(RunFolder.create(out), loop_with, rules, every, seed, facts, shown)
 
 
 def _begun(
@@ -364,21 +349,13 @@ def _check_evaluation(
         ) from error  # fmt: skip
 
 
-def _check_provenance(data: Any, public: Any) -> None:
+def _check_provenance(data: Any) -> None:
     if isinstance(data, Examples) and data.provenance != "private":
         warnings.warn(
             f"This data is marked {data.provenance}: it needs no budget, and the plan spends one on it.",
             PrivacyWarning,
             stacklevel=4,
         )
-    if public is not None:
-        as_source(public)
-    if isinstance(public, Examples) and public.provenance == "private":
-        raise InputError(
-            "public", "private data", "data whose provenance is public or synthetic",
-            problem="is given where public data is needed",
-            cure="Declare it when loading: provenance='public'.",
-        )  # fmt: skip
 
 
 def _by_person(source: Source, groups: Any, plan: Plan) -> Source:

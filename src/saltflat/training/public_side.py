@@ -16,6 +16,7 @@ from saltflat.data.source import Examples, Source, as_source, map_tensors, tenso
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.calling import call_model
 from saltflat.engine.frame import Frame
+from saltflat.errors import InputError
 from saltflat.methods.ascent import scaled_to
 from saltflat.methods.public import (
     added,
@@ -26,6 +27,7 @@ from saltflat.methods.public import (
     second_moment,
 )
 from saltflat.plan import AdaDps, Dope, MirrorDescent, NoPublicGradient, Plan
+from saltflat.record.public import public_data
 
 ROWS_AT_ONCE = 512
 
@@ -153,3 +155,30 @@ def described(data: Any, used: str) -> dict[str, Any]:
         "rows": len(source),
         "sha256": content_hash(data),
     }
+
+
+def check_public(plan: Plan, public: Any) -> None:
+    """Refuse private rows where public ones are needed, and a plan that needs some without any."""
+    if plan.needs_public and public is None:
+        raise InputError(
+            "public", None, f"public data, which {plan.method} looks at in every step", problem="is missing",
+            cure="Pass fit(public=...): a data set that is marked public or synthetic. "
+            "On the command line: saltflat train --public-fraction 0.04, or --public PATH.",
+        )  # fmt: skip
+    if public is not None:
+        as_source(public)
+    if isinstance(public, Examples) and public.provenance == "private":
+        raise InputError(
+            "public", "private data", "data whose provenance is public or synthetic",
+            problem="is given where public data is needed",
+            cure="Declare it when loading: provenance='public'.",
+        )  # fmt: skip
+
+
+def listed(plan: Plan, public: Any, facts: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Public data that came before this run, as the caller's facts list it, and what its steps look at."""
+    before = public_data(facts or {})
+    if public is None:
+        return before
+    used = "gradients in every private step" if plan.needs_public else "the automatic switch"
+    return [*before, described(public, used)]

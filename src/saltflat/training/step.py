@@ -25,7 +25,7 @@ from saltflat.plan import FreshQuery, Phase, Plan, PreviousRelease
 from saltflat.training.alone import clipped_alone
 from saltflat.training.build import ClipNorms, Mechanism, clipping_function, trainable
 from saltflat.training.evaluate import evaluate
-from saltflat.training.public_side import PublicSide
+from saltflat.training.public_side import PublicSide, check_public
 
 if TYPE_CHECKING:
     from saltflat.training.keep import Keeper
@@ -113,12 +113,7 @@ class Loop:
     def _public_side(self) -> PublicSide | None:
         if not self.plan.needs_public:
             return None
-        if self.public is None:
-            raise InputError(
-                "public", None, f"public data, which {self.plan.method} looks at in every step",
-                problem="is missing",
-                cure="Pass fit(public=...): a data set that is marked public or synthetic.",
-            )  # fmt: skip
+        check_public(self.plan, self.public)
         return PublicSide(
             self.plan,
             as_source(self.public),
