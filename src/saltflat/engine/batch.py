@@ -96,7 +96,7 @@ class Batch:
             )
         found = Views(workspace)
         for view, displacement in enumerate(displacements):
-            rows = torch.arange(part.start, part.stop, device=self.targets.device)[view::views]
+            rows = slice(part.start + view, part.stop, views)
             weights = None if self.row_weights is None else self.row_weights[rows]
             seen = replace(
                 self, inputs=take(self.inputs, rows), targets=self.targets[rows], each=self.each // views,
@@ -107,7 +107,7 @@ class Batch:
                 with torch.no_grad():
                     for name, p in parameters.items():
                         p.add_(displacement[name])
-                uses = seen._uses(parameters, slice(0, len(rows)), facts, workspace)
+                uses = seen._uses(parameters, slice(0, len(seen.targets)), facts, workspace)
                 with torch.no_grad():
                     found.add(uses)  # while the weights are those of the view
             finally:
