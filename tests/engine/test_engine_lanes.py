@@ -131,7 +131,7 @@ def test_a_model_that_cannot_be_copied_keeps_to_one_lane(opened: list[int]) -> N
 
 
 def test_displaced_weights_are_each_lanes_own(opened: list[int]) -> None:
-    """Two lanes that moved the same weights would disturb one another (tried: wrong sums)."""
+    """Two lanes that moved the same weights would disturb one another."""
     model, (x, targets) = small_net(), images()
     assert_right(model, micro_batch=6)
     opened.clear()

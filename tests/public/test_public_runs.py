@@ -127,7 +127,7 @@ def test_an_audit_says_what_it_does_not_cover() -> None:
 
 
 def test_a_private_row_in_the_public_set_is_caught() -> None:
-    """Fails when only whole data sets are compared (tried)."""
+    """Meant to fail when only whole data sets are compared."""
     private = small_data()
     slipped = replace(
         small_public(),
@@ -173,7 +173,7 @@ def samples_file(path: Path, public: Examples | None, name: str = "digits") -> P
 
 
 def test_samples_of_another_split_are_refused(tmp_path: Path) -> None:
-    """They were made from rows that are private now. Fails when only the name is compared (tried)."""
+    """They were made from rows that are private now. Meant to fail when only the name is compared."""
     ours, theirs = (sf.data.load("digits", public_fraction=0.2, seed=seed) for seed in (0, 1))
     good = samples_file(tmp_path / "good.npz", ours.public)
     bad = samples_file(tmp_path / "bad.npz", theirs.public)
@@ -207,7 +207,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("every", [0.0, 1e9])
 def test_a_run_that_was_cut_off_ends_in_the_same_weights(name: str, every: float, tmp_path: Path) -> None:
-    """From a checkpoint, and from the journal alone. Fails when AdaDPS forgets its moments (tried)."""
+    """From a checkpoint, and from the journal alone. Fails when AdaDPS takes its first moments at later weights (seen)."""
 
     def stop(step: Any) -> None:
         if step.number == 3:

@@ -111,7 +111,7 @@ def assert_follows(plan: plans.METHODS, expected: list[Vector], **more: Any) -> 
 
 
 def test_dope_sgd() -> None:
-    """g_pub + (Σ clip(g_i − g_pub) + N)/B. Fails with the sign as the public-data paper prints it (tried)."""
+    """g_pub + (Σ clip(g_i − g_pub) + N)/B. Meant to fail with the sign as the public-data paper prints it."""
     hand = ByHand()
 
     def step(number: int) -> Vector:
@@ -123,7 +123,7 @@ def test_dope_sgd() -> None:
 
 
 def test_mirror_descent() -> None:
-    """α_t g + (1 − α_t) g_pub with α_t = cos(πt/2T). Fails when t counts from one (tried)."""
+    """α_t g + (1 − α_t) g_pub with α_t = cos(πt/2T). Meant to fail when t counts from one."""
     hand = ByHand()
 
     def step(number: int) -> Vector:
@@ -135,7 +135,7 @@ def test_mirror_descent() -> None:
 
 
 def test_ada_dps() -> None:
-    """Divided by √v + stability before the clip. Fails when the division comes after it (tried)."""
+    """Divided by √v + stability before the clip. Meant to fail when the division comes after it."""
     hand = ByHand()
     moment = [[g**2 for g in hand.seen(7, "moment", 0)]]
 
@@ -153,7 +153,7 @@ def test_ada_dps() -> None:
 
 @pytest.mark.parametrize("micro_batch", [None, 1, 3])
 def test_weight_multiplicity(micro_batch: int | None) -> None:
-    """View k at w + ρ g_k/‖g_k‖, the mean clipped. Fails when all views share one direction (tried)."""
+    """View k at w + ρ g_k/‖g_k‖, the mean clipped. Meant to fail when all views share one direction."""
     hand = ByHand()
 
     def step(number: int) -> Vector:
@@ -195,7 +195,7 @@ def test_dope_composes_with_dp_sat_and_with_averages() -> None:
 
 def test_dope_is_unbiased_where_nothing_is_clipped() -> None:
     """The mean over all Poisson batches of the release is the mean gradient. No statistics: by linearity, the
-    expected release is that of rate 1 with the divisor of the plan. Fails when g_pub is not added (tried)."""
+    expected release is that of rate 1 with the divisor of the plan. Meant to fail when g_pub is not added."""
     plan = plans.dope_sgd(population=40, rate=1.0, steps=1, delta=1e-3, noise_multiplier=0.0, clip_norm=1e6)
     model, data = small_net(), small_data()
     loop = loop_of(model, data, plan, **options(small_public()))
@@ -244,7 +244,7 @@ def summed(parts: dict[str, Any], data: Any, batch: list[int], seed: int | None 
 @pytest.mark.parametrize("strange", [1e9, math.inf, math.nan, 0.0, 1.0])
 @pytest.mark.parametrize("name", PARTS)
 def test_one_example_moves_the_sum_by_at_most_the_clip_norm(name: str, strange: float) -> None:
-    """Whatever K, and for DOPE of clipped differences. Fails when views are clipped one by one and added (tried)."""
+    """Whatever K, and for DOPE of clipped differences. Meant to fail when views are clipped one by one and added."""
     data = small_data()
     data.inputs[11] *= strange
     without, joined = (summed(PARTS[name], data, batch) for batch in ([2, 5, 30], [2, 5, 11, 30]))
@@ -299,7 +299,7 @@ def test_public_batches_cost_nothing(name: str) -> None:
 
 
 def test_views_of_standardised_kernels_each_have_their_own_derivation() -> None:
-    """The pull-back to a kernel depends on the kernel. Fails when one view's form serves another (tried)."""
+    """The pull-back to a kernel depends on the kernel. Meant to fail when one view's form serves another."""
     torch.manual_seed(0)
     model = nn.Sequential(
         WeightStandardisedConv2d(8, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(96, 3)

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sam"])
 def test_it_is_sgd_or_sam_with_a_cosine_written_out(optimizer: Any) -> None:
-    """Fails when the decay is taken at the displaced weights, or the rate falls once an epoch (tried)."""
+    """Meant to fail when the decay is taken at the displaced weights, or the rate falls once an epoch."""
     public, model, hand = small_public(), small_net(), small_net()
     warm_up(model, public, settings=WarmUp(optimizer, rho=0.3, **SETTINGS))
     weights = list(hand.parameters())
