@@ -244,7 +244,7 @@ def summed(parts: dict[str, Any], data: Any, batch: list[int], seed: int | None 
 @pytest.mark.parametrize("strange", [1e9, math.inf, math.nan, 0.0, 1.0])
 @pytest.mark.parametrize("name", PARTS)
 def test_one_example_moves_the_sum_by_at_most_the_clip_norm(name: str, strange: float) -> None:
-    """Whatever K, and for DOPE of clipped differences. Meant to fail when views are clipped one by one and added."""
+    """Whatever K; for DOPE, of clipped differences. Meant to fail when views are clipped one by one."""
     data = small_data()
     data.inputs[11] *= strange
     without, joined = (summed(PARTS[name], data, batch) for batch in ([2, 5, 30], [2, 5, 11, 30]))
