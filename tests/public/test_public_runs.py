@@ -207,7 +207,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("every", [0.0, 1e9])
 def test_a_run_that_was_cut_off_ends_in_the_same_weights(name: str, every: float, tmp_path: Path) -> None:
-    """From a checkpoint, and from the journal alone. Fails when AdaDPS takes its first moments at later weights (seen)."""
+    """From a checkpoint, and from the journal alone. Fails when AdaDPS starts from later weights (seen)."""
 
     def stop(step: Any) -> None:
         if step.number == 3:
