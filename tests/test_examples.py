@@ -20,10 +20,11 @@ SAYS = {
     "own_loop": "the plan's ε = 3.000",
     "own_model": "mixing         direct (derived weight)",
     "people": "when one person is added or removed",
+    "spiral": "share of the sparse outside kept",
     "synthesis": "public rows among the private ones: 0",
     "verify": "after one bit was changed: files failed",
 }
-SLOW = {"compose", "own_model", "people", "synthesis"}
+SLOW = {"compose", "own_model", "people", "spiral", "synthesis"}
 
 
 @pytest.mark.parametrize(

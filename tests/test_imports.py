@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "audit": ASSEMBLED | {"training"},
     "report": VALUES | {"record"},
     "geometry": ASSEMBLED | {"training"},
-    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "geometry", "report", "synthesis"},
+    "public": ASSEMBLED | {"training", "synthesis", "report"},
+    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "geometry", "public", "report", "synthesis"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import accounting, audit, data, geometry, models, plans, synthesis, theory
+    from saltflat import accounting, audit, data, geometry, models, plans, public, synthesis, theory
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
     from saltflat.plan import Budget, Phase, Plan
@@ -56,6 +56,7 @@ _CHAPTERS = (
     "geometry",
     "models",
     "plans",
+    "public",
     "report",
     "synthesis",
     "theory",
@@ -84,6 +85,7 @@ __all__ = [
     "layer_rules",
     "models",
     "plans",
+    "public",
     "report",
     "steps",
     "synthesis",

@@ -234,7 +234,7 @@ def test_augmentation_multiplicity(monkeypatch: pytest.MonkeyPatch) -> None:
         second = (torch.arange(len(images)) % 3 == 1).view(-1, 1, 1, 1)
         return torch.where(second, images.flip(3), images)
 
-    monkeypatch.setitem(multiplicity_functions._AUGMENTATIONS, "flip", second_view_mirrored)
+    monkeypatch.setitem(multiplicity_functions.AUGMENTATIONS, "flip", second_view_mirrored)
     flat_data = small_data()
     data = Examples(flat_data.inputs.view(40, 1, 2, 2), flat_data.targets)
     model = nn.Sequential(nn.Flatten(), small_net())

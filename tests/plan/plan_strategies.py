@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 
 from saltflat.errors import PrivacyWarning
 from saltflat.plan import (
+    AdaDps,
     AutomaticClipping,
     Budget,
+    Dope,
     Ema,
     FlatClipping,
     FreshQuery,
+    MirrorDescent,
     Multiplicity,
     NoAscent,
     NoAveraging,
+    NoPublicGradient,
     Optimizer,
     PerLayerClipping,
     Phase,
@@ -49,8 +53,16 @@ clippings = st.one_of(
 multiplicities = st.builds(
     Multiplicity,
     st.integers(2, 32),
-    st.lists(st.sampled_from(["flip", "crop", "cutout"]), max_size=3).map(tuple),
+    st.lists(st.sampled_from(["flip", "crop", "cutout", "auto"]), max_size=3).map(tuple),
     fraction,
+) | st.builds(
+    Multiplicity, st.integers(1, 32), st.just(("flip",)), st.just(0.0), fraction, st.integers(1, 500)
+)
+public_gradients = st.one_of(
+    st.builds(NoPublicGradient),
+    st.builds(Dope, st.integers(1, 500)),
+    st.builds(MirrorDescent, st.integers(1, 500)),
+    st.builds(AdaDps, st.integers(1, 500), fraction, positive),
 )
 optimizers = st.none() | st.builds(
     Optimizer,
@@ -111,4 +123,5 @@ def plans(draw: st.DrawFn) -> Plan:
             draw(multiplicities | st.just(Multiplicity())),
             draw(words),
             tuple(draw(st.lists(words, max_size=2))),
+            draw(public_gradients),
         )

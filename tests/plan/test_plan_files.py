@@ -35,7 +35,8 @@ def test_json_and_toml_give_back_the_same_plan(plan: Plan) -> None:
     assert from_json == plan
     assert from_toml == plan
     assert from_json.hash == from_toml.hash == plan.hash
-    assert json.loads(plan.to_json())["saltflat_plan"] == 1
+    newer = plan.needs_public or plan.multiplicity.public_batch != 64
+    assert json.loads(plan.to_json())["saltflat_plan"] == (2 if newer else 1)
     assert "NaN" not in plan.to_json()
     assert "Infinity" not in plan.to_json()
 
@@ -111,8 +112,8 @@ def test_missing_parts_have_their_defaults_or_are_named() -> None:
 
 
 def test_a_newer_format_is_refused_by_name() -> None:
-    with pytest.raises(PlanFileError, match="has format 2; this saltflat reads formats up to 1"):
-        Plan.from_dict(sample() | {"saltflat_plan": 2})
+    with pytest.raises(PlanFileError, match="has format 3; this saltflat reads formats up to 2"):
+        Plan.from_dict(sample() | {"saltflat_plan": 3})
 
 
 @pytest.mark.parametrize("data", [[], "plan", None, {}, {"saltflat_plan": "1"}, {"saltflat_plan": True}])

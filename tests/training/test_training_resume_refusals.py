@@ -60,7 +60,8 @@ DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
     "schedule": ({"schedule": "cosine"}, "schedule='cosine'.*Expected constant"),
     "loss": ({"loss_fn": lambda outputs, targets: outputs.square().mean(1)}, "loss_fn=.*Expected cross_entropy"),
     "seed": ({"seed": 3}, "seed=3.*the run is private"),
-    "public": ({"public": Examples(small_data().inputs, small_data().targets, "public")}, "public='True'"),
+    "public": ({"public": Examples(small_data(9, 8).inputs, small_data(9, 8).targets, "public")},
+               "public='[0-9a-f]{64}'"),
     "out too": ({"out": "elsewhere"}, "is given beside out='elsewhere'"),
 }  # fmt: skip
 

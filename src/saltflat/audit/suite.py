@@ -57,6 +57,12 @@ def run(
             "plan", "without noise" if isinstance(plan, Plan) else plan, "a plan whose releases all have noise",
             problem="makes no claim that could be audited", cure="Calibrate it, or give it a noise_multiplier.",
         )  # fmt: skip
+    if plan.needs_public:
+        raise InputError(
+            "plan", plan.method, "a plan that looks at private rows only",
+            problem="also looks at public data, which an audit does not make up",
+            cure="Audit the same plan without it: sampling, clip and noise are the same.",
+        )  # fmt: skip
     check_tier(randomness)
     started = time.perf_counter()
     say = announce or (lambda text: None)

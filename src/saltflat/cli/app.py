@@ -19,6 +19,7 @@ from saltflat.errors import SaltflatError, nearest
 COMMANDS = {
     "quickstart": "the whole story on embedded data, in under two minutes on two cores",
     "train": "train one model with one method",
+    "recipe": "all that public data can give: synthesis, warm-up, private training, report",
     "compare": "train several methods side by side, with several seeds",
     "tune": "choose settings within the budget, or on public data",
     "evaluate": "the accuracy of a run on private rows, released with noise",

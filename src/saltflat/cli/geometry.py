@@ -40,7 +40,7 @@ Examples:
 @click.option("--private", is_flag=True,
               help="Use private training rows too: what is found is NOT covered by ε, and says so.")  # fmt: skip
 @click.option("--weights", default="last", show_default=True,
-              help="Those at the end (last) or averaged (average); or one for each run, separated by commas.")  # fmt: skip
+              help="Which ones: last or average; or one for each run, separated by commas.")  # fmt: skip
 @click.option("--data", help="A data set's name, or a path.  [default: that of the first run]")
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
 @click.option("--label", help="The column that holds the label, in a table.")

@@ -83,7 +83,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--views", type=int, help="Augmentation multiplicity: gradients averaged for each example."),
         click.option(
-            "--augmentations", metavar="flip,crop,cutout", shell_complete=known.complete_augmentations,
+            "--augmentations", metavar="flip,crop,cutout,auto", shell_complete=known.complete_augmentations,
             help="What changes the views.",
         ),
         click.option(

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from saltflat.cli.known import complete_method, complete_run
+from saltflat.cli.public_options import public_options
 from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import (
     account_options,
@@ -33,6 +34,9 @@ Examples:
   saltflat train run.toml
   saltflat train --resume runs/digits
   saltflat train --data visits.csv --label outcome --epsilon 1 --population 5000 --account visits
+  saltflat train --data mnist --scenario warm --public-fraction 0.04 --warm-up sam --epsilon 1
+  saltflat train --data mnist --method weight-multiplicity --public-fraction 0.04 --synthetic samples.npz
+  saltflat train --data scans/ --public open-scans/ --public-by "the clinics that publish them" --epsilon 2
 
 A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 ...
 """
@@ -41,9 +45,11 @@ A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 
 @data_options
 @click.option(
     "--method", default="dp-sgd", show_default=True, shell_complete=complete_method,
-    help="dp-sgd, dp-sam, dp-sat, sai, dp-sat-early-stop, sgd or sam; with +swa, +ema, +adam, +adam-bc.",
+    help="dp-sgd, dp-sam, dp-sat, sai, dp-sat-early-stop, sgd or sam; with public data weight-multiplicity, "
+    "dope-sgd, mirror-descent or ada-dps; with +swa, +ema, +adam, +adam-bc, +dope, +mirror, +ada.",
 )  # fmt: skip
 @plan_options
+@public_options
 @click.option("--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD]")
 @click.option(
     "--resume", type=click.Path(file_okay=False), shell_complete=complete_run,

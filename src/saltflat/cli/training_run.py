@@ -7,13 +7,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
 from saltflat import plans
 from saltflat.cli.faults import all_faults, renamed
+from saltflat.cli.public_options import PUBLIC_WORDS, public_parts
 from saltflat.data import DataSet, load
 from saltflat.data.files import cache_dir
 from saltflat.errors import InputError, PrivacyWarning, check_count
@@ -37,6 +38,10 @@ from saltflat.training.prepare import layer_rules
 from saltflat.training.resume import finished_run
 from saltflat.training.run import Run, rebuilt
 
+if TYPE_CHECKING:
+    from saltflat.cli.public_options import PublicParts
+    from saltflat.public import Scenario
+
 PLAN_WORDS = (
     "epsilon", "delta", "noise_multiplier", "population", "batch_size", "epochs", "steps", "clip_norm",
     "learning_rate", "optimizer", "momentum", "preset",
@@ -44,10 +49,10 @@ PLAN_WORDS = (
 STARTED_WITH = (
     *PLAN_WORDS, "rho", "switch", "noise_ratio", "split", "portion", "clipping", "views", "augmentations",
     "method", "data", "label", "group", "test_fraction", "model", "schedule", "seed", "randomness",
-    "account",
+    "account", "public_batch", *PUBLIC_WORDS,
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
-METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion")
+METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion", "public_batch")
 
 CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
     "flat": lambda batch: FlatClipping(),
@@ -64,6 +69,7 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
         data = load(
             options["data"], data_dir=options.get("data_dir"), label=options.get("label"),
             group=options.get("group"), test_fraction=options.get("test_fraction"),
+            public_fraction=options.get("public_fraction"), seed=options.get("public_seed") or 0,
         )  # fmt: skip
     except InputError as error:
         if error.argument != "name":
@@ -80,7 +86,7 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
             else replace(rows, inputs=scattering_features(rows.inputs, cache, progress=progress))
         )
 
-    return replace(data, train=featured(data.train), test=featured(data.test))
+    return replace(data, train=featured(data.train), test=featured(data.test), public=featured(data.public))
 
 
 def check_test_fraction(options: dict[str, Any]) -> None:
@@ -112,13 +118,34 @@ def train_once(
     if announce is not None:
         announce(plan.table(layer_rules(model, data.train)))
     facts = facts_for(options, data, name)
-    run = fit(
+    settings: dict[str, Any] = {
+        "evaluate": data.test, "out": out, "seed": options.get("seed"), "device": options.get("device"),
+        "schedule": options.get("schedule"), "randomness": options.get("randomness"), "progress": progress,
+        "checkpoint_every": _every(options), "account": account_for(options), "facts": facts,
+    }  # fmt: skip
+    parts = public_parts(options, data, plan.needs_public)
+    if parts is None:
+        return (run := fit(model, data.train, plan, **settings)), summary_of(run, data.name, name)
+    run = trained_with(parts, model, data, plan, announce, settings)
+    return run, summary_of(run, data.name, name) | {"scenario": parts.scenario}
+
+
+def trained_with(
+    parts: PublicParts,
+    model: nn.Module,
+    data: DataSet,
+    plan: Plan | None,
+    announce: Callable[[str], None] | None,
+    settings: dict[str, Any],
+) -> Run:
+    """Train in a scenario with public data."""
+    from saltflat.public import train
+
+    return train(
         model, data.train, plan,
-        evaluate=data.test, out=out, seed=options.get("seed"), device=options.get("device"),
-        schedule=options.get("schedule"), randomness=options.get("randomness"), progress=progress,
-        checkpoint_every=_every(options), account=account_for(options), facts=facts,
+        scenario=cast("Scenario", parts.scenario), public=parts.public, synthetic=parts.synthetic,
+        settings=parts.settings, announce=announce, **settings,
     )  # fmt: skip
-    return run, summary_of(run, data.name, name)
 
 
 def resume_once(
@@ -151,11 +178,17 @@ def resume_once(
     data = load_data(options) if data is None else data
     if announce is not None:
         announce(f"{opened.read_plan().table()}\ngoing on with the run in {folder}")
-    run = fit(
-        model, data.train,
-        evaluate=data.test, resume=folder, device=options.get("device"), schedule=options.get("schedule"),
-        progress=progress, checkpoint_every=_every(given), account=account_for(options),
-    )  # fmt: skip
+    settings: dict[str, Any] = {
+        "evaluate": data.test, "resume": folder, "device": options.get("device"),
+        "schedule": options.get("schedule"), "progress": progress, "checkpoint_every": _every(given),
+        "account": account_for(options),
+    }  # fmt: skip
+    plan = opened.read_plan()
+    parts = public_parts(options, data, plan.needs_public)
+    if parts is None:
+        run = fit(model, data.train, **settings)
+    else:
+        run = trained_with(parts, model, data, plan, None, settings)
     return run, summary_of(run, facts["data"], facts["model"])
 
 
@@ -217,7 +250,17 @@ def _facts_of(folder: RunFolder) -> dict[str, Any]:
         )  # fmt: skip
     words = {
         word: facts["options"].get(word)
-        for word in ("data", "label", "group", "model", "schedule", "account", *MAY_CHANGE)
+        for word in (
+            "data",
+            "label",
+            "group",
+            "model",
+            "schedule",
+            "account",
+            "public",
+            "synthetic",
+            *MAY_CHANGE,
+        )
     }
     words |= {f"name of {word}": facts.get(word) for word in ("data", "model")}
     for word, value in words.items():
@@ -266,8 +309,9 @@ def plan_settings(
         names = tuple(
             name.strip() for name in (options.get("augmentations") or "").split(",") if name.strip()
         )
+        usual = 16 if options["method"].startswith("weight-multiplicity") else 1
         views = options.get("views")
-        given["multiplicity"] = Multiplicity(1 if views is None else views, names)
+        given["multiplicity"] = Multiplicity(usual if views is None else views, names)
     return given
 
 

@@ -32,13 +32,15 @@ class Part:
         groups = None if self.groups is None else self.groups[rows]
         return Part(self.inputs[rows], self.labels[rows], groups)
 
-    def examples(self, provenance: Provenance, name: str, num_classes: int) -> Examples:
+    def examples(
+        self, provenance: Provenance, name: str, num_classes: int, declared_by: str = ""
+    ) -> Examples:
         """The rows as tensors: images as float32 in [0, 1], features as they are, targets as int64."""
         inputs = _tensor(self.inputs)
         if inputs.dtype == torch.uint8:
             inputs = inputs.to(torch.float32).div_(255.0)
         groups = None if self.groups is None else _tensor(self.groups)
-        return Examples(inputs, _tensor(self.labels), provenance, name, num_classes, groups)
+        return Examples(inputs, _tensor(self.labels), provenance, name, num_classes, groups, declared_by)
 
 
 @dataclass(frozen=True, eq=False)

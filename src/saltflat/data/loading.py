@@ -153,7 +153,7 @@ def _data_set(
     return DataSet(
         train.examples(provenance, name, count),
         None if raw.test is None else raw.test.examples(provenance, name, count),
-        None if public is None else public.examples("public", name, count),
+        None if public is None else public.examples("public", name, count, _word(public_fraction, seed)),
         count,
         name,
         provenance,
@@ -161,6 +161,11 @@ def _data_set(
         raw.classes,
         raw.declared,
     )
+
+
+def _word(public_fraction: float | None, seed: int) -> str:
+    """On whose word the public part of a split is public."""
+    return f"whoever split it off: a share of {public_fraction:g} of the training rows, seed {seed}"
 
 
 def _wanted(text: str, split: str | None) -> Entry | None:

@@ -27,7 +27,8 @@ class Examples:
     """Inputs and targets held in memory, with where they came from.
 
     ``inputs`` is a tensor, or a tuple or dict of tensors, with one row an example in the first
-    dimension. ``provenance`` says whether rows cost budget: only ``"private"`` ones do.
+    dimension. ``provenance`` says whether rows cost budget: only ``"private"`` ones do; ``declared_by``, on
+    whose word others do not.
 
     >>> rows = Examples(torch.zeros(5, 3), torch.zeros(5, dtype=torch.long))
     >>> len(rows), rows.provenance, rows.fetch(torch.tensor([0, 4]))[0].shape
@@ -40,6 +41,7 @@ class Examples:
     name: str = ""
     num_classes: int | None = None
     groups: Tensor | None = field(default=None, repr=False)
+    declared_by: str = ""
 
     def __post_init__(self) -> None:
         rows = {len(t) for t in tensors_in(self.inputs)} | {len(self.targets)}
@@ -67,7 +69,15 @@ class Examples:
         """A new data set of some of the rows."""
         inputs, targets = self.fetch(indices)
         groups = None if self.groups is None else self.groups.index_select(0, indices)
-        return Examples(inputs, targets, provenance or self.provenance, self.name, self.num_classes, groups)
+        return Examples(
+            inputs,
+            targets,
+            provenance or self.provenance,
+            self.name,
+            self.num_classes,
+            groups,
+            self.declared_by,
+        )
 
 
 class Source(Protocol):

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from saltflat.engine.calling import call_model, check_losses, leaves, take, without_compilation
 from saltflat.engine.fallback import example_by_example
+from saltflat.engine.frame import Frame
 from saltflat.engine.tape import OffTapeError, Tape
-from saltflat.engine.uses import Use, merged
+from saltflat.engine.uses import Use
+from saltflat.engine.views import Views
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import InputError
 
@@ -43,7 +45,7 @@ class Batch:
     """All rows of a step, with what turns them into losses.
 
     ``each`` rows in a row are one unit. With ``displacements``, view k of each row is taken at weights moved
-    by the k-th of them.
+    by the k-th of them. A ``frame`` shifts and scales each unit's gradient before it is clipped.
     """
 
     model: nn.Module
@@ -53,6 +55,7 @@ class Batch:
     each: int = 1
     row_weights: Tensor | None = None
     displacements: Sequence[Mapping[str, Tensor]] | None = None
+    frame: Frame | None = None
     in_company: bool = False  # of other lanes
 
     def signature(self) -> Any:
@@ -61,7 +64,8 @@ class Batch:
         trainable = tuple(p.requires_grad for p in self.model.parameters())
         training = tuple(module.training for module in self.model.modules())
         # A loss function that is made anew for each step has the same code.
-        return shapes, training, trainable, getattr(self.loss_fn, "__code__", type(self.loss_fn))
+        formed = self.displacements is not None, self.frame is not None  # gradients are then kept one by one
+        return shapes, training, trainable, formed, getattr(self.loss_fn, "__code__", type(self.loss_fn))
 
     def uses(
         self, parameters: dict[str, nn.Parameter], part: slice, facts: Facts, workspace: Workspace
@@ -70,8 +74,13 @@ class Batch:
         if facts.draws is not False:  # weights may be made in another way each time
             workspace.notes.clear()
         if self.displacements is None:
-            return self._uses(parameters, part, facts, workspace)
-        return self._uses_over_views(parameters, part, facts, workspace, self.displacements)
+            uses = self._uses(parameters, part, facts, workspace)
+        else:
+            uses = self._uses_over_views(parameters, part, facts, workspace, self.displacements)
+        if self.frame is None:
+            return uses
+        with torch.no_grad():
+            return self.frame.applied(parameters, uses, (part.stop - part.start) // self.each)
 
     def _uses_over_views(
         self,
@@ -87,28 +96,28 @@ class Batch:
             raise InputError(
                 "displacements", views, f"a number of views that divides rows_per_unit={self.each}"
             )
-        found: dict[str, list[Use]] = {}
+        found = Views()
         for view, displacement in enumerate(displacements):
-            rows = torch.arange(part.start, part.stop, device=self.targets.device)[view::views]
+            rows = slice(part.start + view, part.stop, views)
             weights = None if self.row_weights is None else self.row_weights[rows]
             seen = replace(
                 self, inputs=take(self.inputs, rows), targets=self.targets[rows], each=self.each // views,
-                row_weights=weights, displacements=None,
+                row_weights=weights, displacements=None, frame=None,
             )  # fmt: skip
             before = {name: p.detach().clone() for name, p in parameters.items()}
             try:
                 with torch.no_grad():
                     for name, p in parameters.items():
                         p.add_(displacement[name])
-                uses = seen._uses(parameters, slice(0, len(rows)), facts, workspace)
+                uses = seen._uses(parameters, slice(0, len(seen.targets)), facts, workspace)
+                with torch.no_grad():
+                    found.add(uses)  # while the weights are those of the view
             finally:
                 with torch.no_grad():
                     for name, p in parameters.items():
                         p.copy_(before[name])
-            for name, use in uses.items():
-                found.setdefault(name, []).append(use)
         with torch.no_grad():
-            return {name: merged(uses) for name, uses in found.items()}
+            return found.merged()
 
     def _uses(
         self, parameters: dict[str, nn.Parameter], part: slice, facts: Facts, workspace: Workspace

@@ -17,6 +17,7 @@ from saltflat.engine import rules as _rules
 from saltflat.engine.batch import Batch, Facts, LossFunction
 from saltflat.engine.calling import has_compiled_parts, untouched
 from saltflat.engine.clipping import ClippingFunction, flat, total_norm
+from saltflat.engine.frame import Frame
 from saltflat.engine.uses import Use
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import InputError, check_count
@@ -63,6 +64,7 @@ def clipped_sum(
     rows_per_unit: int = 1,
     row_weights: Tensor | None = None,
     displacements: Sequence[Mapping[str, Tensor]] | None = None,
+    frame: Frame | None = None,
     micro_batch: int | None = None,
     check: bool = True,
 ) -> ClippedSum:
@@ -74,6 +76,8 @@ def clipped_sum(
     Several rows can belong to one unit: with ``rows_per_unit=k``, rows i·k … i·k+k−1 are unit i, their
     losses are added (times ``row_weights``), and the unit is clipped once. With K ``displacements`` of the
     weights, view k of each row (rows k, k + K, k + 2K …) is taken at weights moved by ``displacements[k]``.
+    A ``frame`` shifts and scales each unit's gradient before the clip, by public numbers: then the sum is that
+    of the shifted and scaled gradients, and ``norms`` are theirs.
 
     Guarantees: adding or removing one unit moves the sum by at most ``clip_norm``, whatever the unit holds;
     a unit whose gradient is not finite contributes zero. Memory depends on the micro-batch, not on the batch.
@@ -105,7 +109,7 @@ def clipped_sum(
         check_count("micro_batch", micro_batch)
     if rows % rows_per_unit:
         raise InputError("rows_per_unit", rows_per_unit, f"a divisor of the {rows} rows")
-    batch = Batch(core, loss_fn, inputs, targets, rows_per_unit, row_weights, displacements)
+    batch = Batch(core, loss_fn, inputs, targets, rows_per_unit, row_weights, displacements, frame)
     facts = _facts.setdefault(model, {}).setdefault(batch.signature(), Facts())
     if check and rows and not facts.examined:
         from saltflat.engine.probe import examine
@@ -153,6 +157,12 @@ class _Adder:
         self.norms: dict[int, Tensor] = {}  # by the first row
         self.rules: dict[str, str] = {}
 
+    def at_weights_of(self, model: nn.Module) -> _Adder:
+        """The same weights under the same names, as a lane's own copy of the model holds them."""
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        self.parameters = dict(zip(self.parameters, trainable, strict=True))
+        return self
+
     def add_all(self, parts: Sequence[slice], stop: threading.Event | None = None) -> _Adder:
         """Take these micro-batches in turn, unless another lane has failed."""
         spare = self.facts.workspaces
@@ -196,18 +206,21 @@ def _in_turns(
     first = adder(batch)
     if facts.one_lane is None and units:
         _learn(adder(batch), batch, units, wanted, facts)
-    # Displaced weights are the weights of all lanes, and a small batch is done before a second lane has begun.
-    alone = facts.one_lane or batch.displacements or units * facts.unit_bytes < WORTH_LANES
+    # A small batch is done before a second lane has begun.
+    alone = facts.one_lane or units * facts.unit_bytes < WORTH_LANES
     many = 1 if alone else lanes.lane_count(list(first.parameters.values()))
     many = min(many, wanted or units, units)
     if many > 1:
-        models = lanes.copies(batch.model, many)
+        # Where each view moves the weights, every lane has weights of its own to move.
+        models = lanes.copies(batch.model, many, own_weights=bool(batch.displacements))
         facts.one_lane = models is None
     if many > 1 and not facts.one_lane:
         size = _size(wanted, facts, many)
         parts = list(_micro_batches(units, size, many, batch.each))
         stop = threading.Event()
-        company = [adder(replace(batch, model=model, in_company=True)) for model in models or ()]
+        company = [
+            adder(replace(batch, model=model, in_company=True)).at_weights_of(model) for model in models or ()
+        ]
         try:
             return [
                 first,

@@ -104,6 +104,17 @@ class _Form:
     own: Tensor  # channels
     rest: Tensor | None
 
+    def applied(self, grads: Tensor) -> Tensor:
+        """``Jᵀ g`` itself, for units x channels x numbers; one number a channel where ``rest`` is None."""
+        along = self.weight.along
+        product = torch.einsum("ucn,cn->uc", grads, along)
+        if self.rest is None:
+            return self.own * product
+        left = grads - grads.mean(2, keepdim=True)
+        # rest · left + (own − rest) · along ⟨along, g⟩: along has no mean, so it is part of what is left
+        ours = ((self.own - self.rest) * product)[:, :, None] * along
+        return left.mul_(self.rest[:, None]).add_(ours)
+
     def squared_norms(self, moments: Moments) -> Tensor:
         """The squared norms of ``Jᵀ g`` of each unit; overstated by a rounding, never understated."""
         mean, along, length = moments
@@ -247,9 +258,8 @@ class _FormedUse:
 
     def gradients(self) -> Tensor:
         parent = self.graph.parents[self.place]
-        (found,) = vector_jacobian_products(self.graph.weight, [parent], self.graph.use.gradients())
-        assert found is not None
-        return found
+        grads = self.graph.use.gradients()
+        return self.form.applied(grads.flatten(2)).view(len(grads), *parent.shape)
 
     def silence(self, units: Tensor) -> None:
         self.graph.use.silence(units)

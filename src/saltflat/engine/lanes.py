@@ -47,9 +47,15 @@ def lane_count(parameters: Sequence[nn.Parameter]) -> int:
     return torch.get_num_threads() if here and not special else 1
 
 
-def copies(model: nn.Module, count: int) -> list[nn.Module] | None:
-    """The model and ``count - 1`` copies on the same tensors; None if it cannot be copied."""
+def copies(model: nn.Module, count: int, own_weights: bool = False) -> list[nn.Module] | None:
+    """The model and ``count - 1`` copies on the same tensors; None if it cannot be copied.
+
+    With ``own_weights`` each copy has trainable weights of its own, with the same values.
+    """
     kept = _kept(model)
+    if own_weights:
+        moved = {id(p) for p in model.parameters() if p.requires_grad}
+        kept = [value for value in kept if id(value) not in moved]
     try:
         others = [copy.deepcopy(model, {id(value): value for value in kept}) for _ in range(count - 1)]
     except Exception:  # whatever a model's own way of being copied may raise: one lane is always right

@@ -1,5 +1,7 @@
 """Several views of one example, averaged before the clip: augmentations, and Gaussian weights.
 
+Weights along public gradients are in `saltflat.methods.public`.
+
 Augmentations are tensor operations on N x C x H x W images, each row with its own draw, on any device.
 """
 
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.errors import InputError
+from saltflat.methods.augmentation import auto
 from saltflat.plan import Multiplicity
 
 
@@ -50,7 +53,8 @@ def cutout(images: Tensor, generator: torch.Generator | None = None, share: floa
     return images.masked_fill(hole, 0.5)
 
 
-_AUGMENTATIONS = {"flip": flip, "crop": crop, "cutout": cutout}
+AUGMENTATIONS = {"flip": flip, "crop": crop, "cutout": cutout, "auto": auto}
+"""By the names that plans use. All keep labels, and each row has its own draw."""
 
 
 def views_of(inputs: Any, multiplicity: Multiplicity, generator: torch.Generator | None = None) -> Any:
@@ -62,7 +66,7 @@ def views_of(inputs: Any, multiplicity: Multiplicity, generator: torch.Generator
         )  # fmt: skip
     repeated = _repeated(inputs, multiplicity.views)
     for name in multiplicity.augmentations:
-        repeated = _AUGMENTATIONS[name](repeated, generator)
+        repeated = AUGMENTATIONS[name](repeated, generator)
     return repeated
 
 

@@ -22,6 +22,7 @@ _KINDS: dict[str, dict[str, type]] = {
     "averaging": {c.kind: c for c in get_args(parts.Averaging)},
     "clipping": {c.kind: c for c in get_args(parts.Clipping)},
     "multiplicity": {parts.Multiplicity.kind: parts.Multiplicity},
+    "public_gradient": {c.kind: c for c in get_args(parts.PublicGradient)},
 }
 
 
@@ -31,9 +32,7 @@ class PlanFileError(SaltflatError, ValueError):
 
 def to_dict(plan: Plan) -> dict[str, Any]:
     """The plan as plain data: dictionaries, lists, strings and finite numbers."""
-    return {"saltflat_plan": FORMAT} | {
-        f.name: _plain(getattr(plan, f.name)) for f in dataclasses.fields(plan)
-    }
+    return {"saltflat_plan": FORMAT if _is_later(plan) else 1} | _table(plan)
 
 
 def from_dict(data: Any) -> Plan:
@@ -100,10 +99,32 @@ def from_toml(text: str) -> Plan:
     return _read(tomllib.loads, text, "TOML")
 
 
+def _table(value: Any) -> dict[str, Any]:
+    """The fields of a value; those that older files do not have only where they say something."""
+    return {
+        f.name: _plain(getattr(value, f.name))
+        for f in dataclasses.fields(value)
+        if "later" not in f.metadata or _says_something(value, f)
+    }
+
+
+def _is_later(value: Any) -> bool:
+    """Whether any part of a plan has a field that format 1 does not know."""
+    return dataclasses.is_dataclass(value) and any(
+        ("later" in f.metadata and _says_something(value, f)) or _is_later(getattr(value, f.name))
+        for f in dataclasses.fields(value)
+    )
+
+
+def _says_something(value: Any, f: dataclasses.Field[Any]) -> bool:
+    default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+    return bool(getattr(value, f.name) != default)
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         kind = {"kind": value.kind} if hasattr(value, "kind") else {}
-        return kind | {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return kind | _table(value)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

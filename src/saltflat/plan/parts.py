@@ -206,7 +206,9 @@ Clipping = FlatClipping | AutomaticClipping | PerLayerClipping | QuantileClippin
 
 # --- multiplicity: several views of one example, averaged before the clip ---------------------------
 
-AUGMENTATIONS = ("flip", "crop", "cutout")
+AUGMENTATIONS = ("flip", "crop", "cutout", "auto")
+LATER: dict[str, Any] = {"later": True}
+"""Marks a field that older plan files do not have: left out of a file where it has its default."""
 
 
 @dataclass(frozen=True)
@@ -214,12 +216,15 @@ class Multiplicity:
     """``views`` gradients of each example, averaged before the clip: free, because the clip comes after.
 
     ``augmentations`` change the inputs of each view (De et al. 2022); ``deviation`` > 0 also takes view k at
-    w + z_k with z_k ~ N(0, deviation²) (DPlis, Wang et al. 2021).
+    w + z_k with z_k ~ N(0, deviation²) (DPlis, Wang et al. 2021). ``rho`` > 0 takes view k at w + ρ g_k/‖g_k‖
+    with g_k the gradient of the k-th of ``views`` batches of ``public_batch`` public rows: weight multiplicity.
     """
 
     views: int = 1
     augmentations: tuple[str, ...] = ()
     deviation: float = 0.0
+    rho: float = field(default=0.0, metadata=LATER)
+    public_batch: int = field(default=64, metadata=LATER)
 
     kind = "views"
 
@@ -232,14 +237,102 @@ class Multiplicity:
                 raise InputError("augmentations", name, f"names among {', '.join(AUGMENTATIONS)}")
         if not is_number(self.deviation) or not 0 <= self.deviation < math.inf:
             raise InputError("deviation", self.deviation, "a finite deviation >= 0")
+        _check_rho(self.rho)
+        check_count("public_batch", self.public_batch)
         if self.deviation and self.views == 1:
             raise InputError("views", 1, "views > 1", problem=f"is too few for deviation={self.deviation:g}")
+        if self.deviation and self.rho:
+            raise InputError(
+                "deviation",
+                self.deviation,
+                "deviation or rho, not both",
+                problem=f"is given beside rho={self.rho:g}",
+            )
 
     def __str__(self) -> str:
-        if self.views == 1 and not self.augmentations and not self.deviation:
+        if self.views == 1 and not self.augmentations and not self.deviation and not self.rho:
             return "one view"
-        parts = [f"{self.views} views", *self.augmentations]
-        return ", ".join([*parts, f"weights ± {self.deviation:g}"] if self.deviation else parts)
+        parts = [f"{self.views} view{'s' if self.views > 1 else ''}", *self.augmentations]
+        if self.deviation:
+            parts.append(f"weights ± {self.deviation:g}")
+        if self.rho:
+            parts.append(f"weights along public gradients, ρ {self.rho:g}, batches of {self.public_batch}")
+        return ", ".join(parts)
+
+
+# --- public gradients: what they do to a release ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NoPublicGradient:
+    """Releases are made of private gradients alone."""
+
+    kind = "none"
+
+    def __str__(self) -> str:
+        return "none"
+
+
+@dataclass(frozen=True)
+class Dope:
+    """Differences from the public gradient are clipped: g_pub + (Σ clip(g_i − g_pub, C) + N(0, σ²C²))/B.
+
+    One unit still moves the sum by at most C. Reference: DOPE-SGD, Nasr et al., ICML 2023.
+    """
+
+    public_batch: int = 256
+
+    kind = "dope"
+
+    def __post_init__(self) -> None:
+        check_count("public_batch", self.public_batch)
+
+    def __str__(self) -> str:
+        return f"DOPE, batches of {self.public_batch}"
+
+
+@dataclass(frozen=True)
+class MirrorDescent:
+    """The release is mixed with the public gradient: α_t g + (1 − α_t) g_pub with α_t = cos(πt/2T).
+
+    Post-processing. Reference: PDA-DPMD, Amid et al., ICML 2022.
+    """
+
+    public_batch: int = 256
+
+    kind = "mirror-descent"
+
+    def __post_init__(self) -> None:
+        check_count("public_batch", self.public_batch)
+
+    def __str__(self) -> str:
+        return f"mirror descent, batches of {self.public_batch}"
+
+
+@dataclass(frozen=True)
+class AdaDps:
+    """Gradients are divided by √v + ``stability`` before the clip, v a moving average of squared public gradients.
+
+    v_t = ``decay`` · v_{t−1} + (1 − ``decay``) · g_pub². Reference: AdaDPS, Li et al., ICML 2022.
+    """
+
+    public_batch: int = 256
+    decay: float = 0.9
+    stability: float = 0.1
+
+    kind = "ada-dps"
+
+    def __post_init__(self) -> None:
+        check_count("public_batch", self.public_batch)
+        if not is_number(self.decay) or not 0 <= self.decay < 1:
+            raise InputError("decay", self.decay, "0 <= decay < 1")
+        check_positive("stability", self.stability)
+
+    def __str__(self) -> str:
+        return f"AdaDPS, batches of {self.public_batch}, decay {self.decay:g}, stability {self.stability:g}"
+
+
+PublicGradient = NoPublicGradient | Dope | MirrorDescent | AdaDps
 
 
 # --- optimizer --------------------------------------------------------------------------------------

@@ -24,12 +24,15 @@ from saltflat.accounting import (
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.plan.budget import Budget
 from saltflat.plan.parts import (
+    LATER,
     Averaging,
     Clipping,
     FlatClipping,
     Multiplicity,
     NoAveraging,
+    NoPublicGradient,
     Optimizer,
+    PublicGradient,
     QuantileClipping,
     Swa,
     check_kind,
@@ -37,7 +40,8 @@ from saltflat.plan.parts import (
 from saltflat.plan.phase import Phase
 from saltflat.plan.sampling import Sampling
 
-FORMAT = 1
+FORMAT = 2
+"""2: public gradients. A plan without them is written as format 1, byte for byte as before."""
 
 _FAMILIES: dict[str, Any] = {
     "sampling": Sampling,
@@ -45,6 +49,7 @@ _FAMILIES: dict[str, Any] = {
     "averaging": Averaging,
     "clipping": Clipping,
     "multiplicity": Multiplicity,
+    "public_gradient": PublicGradient,
 }
 
 
@@ -72,6 +77,7 @@ class Plan:
     multiplicity: Multiplicity = field(default_factory=Multiplicity)
     method: str = "dp-sgd"
     notes: tuple[str, ...] = ()
+    public_gradient: PublicGradient = field(default_factory=NoPublicGradient, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", tuple(self.phases))
@@ -211,6 +217,11 @@ class Plan:
         for phase in self.phases:
             for _ in range(phase.steps):
                 yield phase
+
+    @property
+    def needs_public(self) -> bool:
+        """Whether the steps look at public data: ``fit`` then needs ``public=``."""
+        return self.multiplicity.rho > 0 or not isinstance(self.public_gradient, NoPublicGradient)
 
     @property
     def is_private(self) -> bool:

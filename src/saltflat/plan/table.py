@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from saltflat.plan.parts import NoPublicGradient
 from saltflat.plan.plan import Plan
 
 
@@ -32,6 +33,8 @@ def plan_table(plan: Plan, rules: Mapping[str, str]) -> str:
     lines.append(
         f"  optimizer {optimizer}; clipping {plan.clipping}; averaging {plan.averaging}; {plan.multiplicity}"
     )
+    if not isinstance(plan.public_gradient, NoPublicGradient):
+        lines.append(f"  public gradients: {plan.public_gradient}")
     if plan.is_solved:
         lines += _totals(plan)
     else:

@@ -16,10 +16,12 @@ from saltflat.plan import (
     FlatClipping,
     Multiplicity,
     NoAveraging,
+    NoPublicGradient,
     Optimizer,
     Phase,
     Plan,
     Poisson,
+    PublicGradient,
     Sampling,
     TruncatedPoisson,
     Unit,
@@ -33,8 +35,8 @@ class Common(TypedDict, total=False):
     Declared, public numbers: ``population``, ``batch_size`` (expected; or ``rate``), ``epochs`` or ``steps``
     (left out, the number of steps is chosen from the budget). What to spend: ``epsilon`` and ``delta``, or
     ``noise_multiplier``. What is protected: ``unit`` and ``relation``. What to compose: ``optimizer``,
-    ``learning_rate``, ``momentum``, ``averaging``, ``clipping``, ``multiplicity``. ``preset="paper"`` takes
-    the settings that the method's paper reports for ``model``.
+    ``learning_rate``, ``momentum``, ``averaging``, ``clipping``, ``multiplicity``, ``public_gradient``.
+    ``preset="paper"`` takes the settings that the method's paper reports for ``model``.
     """
 
     population: Required[int]
@@ -52,6 +54,7 @@ class Common(TypedDict, total=False):
     averaging: Averaging
     clipping: Clipping
     multiplicity: Multiplicity
+    public_gradient: PublicGradient
     sampling: Literal["poisson", "truncated-poisson"]
     cap: int
     unit: Unit
@@ -111,6 +114,7 @@ class Frame:
             self.get("multiplicity", Multiplicity()),
             method,
             tuple(self.notes),
+            self.get("public_gradient", NoPublicGradient()),
         )
 
     def get(self, key: str, default: Any = None) -> Any:

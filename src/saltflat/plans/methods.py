@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any, Literal, Unpack, cast
 
 from saltflat.errors import InputError, PrivacyWarning, check_positive, nearest
-from saltflat.plan import Ema, FreshQuery, Phase, Plan, PreviousRelease, Swa
+from saltflat.plan import AdaDps, Dope, Ema, FreshQuery, MirrorDescent, Phase, Plan, PreviousRelease, Swa
 from saltflat.plans.frame import Common, Frame
 from saltflat.plans.presets import paper_settings
+from saltflat.plans.public import ada_dps, dope_sgd, mirror_descent, weight_multiplicity
 
 DEFAULT_RHO = 0.03
 
@@ -160,6 +161,10 @@ METHODS: dict[str, Callable[..., Plan]] = {
     "dp-sat": dp_sat,
     "sai": sai,
     "dp-sat-early-stop": dp_sat_early_stop,
+    "weight-multiplicity": weight_multiplicity,
+    "dope-sgd": dope_sgd,
+    "mirror-descent": mirror_descent,
+    "ada-dps": ada_dps,
     "sgd": sgd,
     "sam": sam,
 }
@@ -169,6 +174,9 @@ SUFFIXES: dict[str, Callable[[], dict[str, Any]]] = {
     "ema": lambda: {"averaging": Ema()},
     "adam": lambda: {"optimizer": "adam"},
     "adam-bc": lambda: {"optimizer": "adam-bc"},
+    "dope": lambda: {"public_gradient": Dope()},
+    "mirror": lambda: {"public_gradient": MirrorDescent()},
+    "ada": lambda: {"public_gradient": AdaDps()},
 }
 
 
@@ -192,7 +200,10 @@ def by_name(name: str, **arguments: Any) -> Plan:
             )  # fmt: skip
         settings = SUFFIXES[suffix]()
         if settings.keys() & added.keys():
-            raise InputError("method", name, "one averaging and one optimizer", problem="has two of a kind")
+            raise InputError(
+                "method", name, "one averaging, one optimizer, one use of public gradients",
+                problem="has two of a kind",
+            )  # fmt: skip
         added |= settings
     plan = METHODS[base](**(added | arguments))
     return plan.changed(method=name) if suffixes else plan

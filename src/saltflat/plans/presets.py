@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltflat.errors import InputError, nearest
+from saltflat.plan import Ema, Multiplicity
 
 _EPSILONS = (1, 2, 3)
 _EPOCHS = {"gn-resnet10": 40, "dpnas-mnist": 40, "dpnas-fmnist": 40, "cnn-selu": 30, "dpnas-cifar": 30}
@@ -42,12 +43,43 @@ _SAI = {
 }
 
 
+_PUBLIC = {  # ε: epochs, learning rate, ρ
+    1: (15, 0.5, 0.05), 2: (30, 0.5, 0.1), 3: (30, 1.0, 0.1), 4: (30, 1.0, 0.1), 6: (20, 2.0, 0.1),
+}  # fmt: skip
+
+
+def public_settings(model: str | None, epsilon: float | None) -> dict[str, Any]:
+    """What the paper on public data reports for wrn-16-4 on CIFAR-10 after a warm-up (its Table 10).
+
+    >>> public_settings("wrn-16-4", 2.0)["learning_rate"]
+    0.5
+    """
+    if model != "wrn-16-4":
+        raise InputError(
+            "model", model, "wrn-16-4, with public data and preset='paper'", problem="has no settings there"
+        )
+    if epsilon not in _PUBLIC:
+        raise InputError(
+            "epsilon", epsilon, "1, 2, 3, 4 or 6 for preset='paper'", problem="is not a budget of the paper",
+            cure="Leave the preset out for any other budget.",
+        )  # fmt: skip
+    epochs, rate, rho = _PUBLIC[int(epsilon)]
+    return {
+        "batch_size": 4096, "epochs": epochs, "clip_norm": 1.0, "learning_rate": rate, "momentum": 0.0,
+        "averaging": Ema(0.9999), "multiplicity": Multiplicity(16, ("flip", "crop")), "rho": rho,
+        "public_batch": 64,
+    }  # fmt: skip
+
+
 def paper_settings(method: str, model: str | None, epsilon: float) -> dict[str, Any]:
     """What the paper of ``method`` reports for ``model`` at ``epsilon``: arguments of the plan.
 
     >>> paper_settings("dp-sat", "cnn-selu", 1.0)["rho"]
     0.02
     """
+    if model == "wrn-16-4" and method == "dp-sgd":
+        settings = public_settings(model, epsilon)
+        return {key: value for key, value in settings.items() if key not in ("rho", "public_batch")}
     if model not in _EPOCHS:
         raise InputError(
             "model", model, "a model of the papers for preset='paper'", problem="has no settings there",

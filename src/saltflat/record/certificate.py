@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from saltflat.record.agreement import sampling_facts
 from saltflat.record.canonical import fingerprint
 from saltflat.record.ledger import Ledger
 from saltflat.record.page import page_of
+from saltflat.record.public import NOT_COVERED as PUBLIC_NOT_COVERED
+from saltflat.record.public import public_words
 
 FORMAT = 2
 """2: hashes of all files, of the page and of the certificate itself; shares of phases; caps. 1 is still read."""
@@ -115,13 +117,15 @@ def certify(
     finished: bool = True,
     tuned_on: str | None = None,
     selection: dict[str, Any] | None = None,
+    public: Sequence[dict[str, Any]] = (),
 ) -> Certificate:
     """The certificate of a run. It claims the whole plan's ε, also when the run stopped early.
 
     ``files`` are the hashes of the run's files. Everything else follows from plan and ledger, so that whoever
     has those two can make the certificate again and compare: that is what `saltflat.record.verify` does.
     ``tuned_on`` names public data on which settings were chosen. ``selection`` says of a run that it was the best
-    of many, and what all of them cost together: then that is the claim.
+    of many, and what all of them cost together: then that is the claim. ``public`` lists the public data that was
+    used, and on whose word it is public.
     """
     reasons = []
     if not plan.is_private:
@@ -173,9 +177,14 @@ def certify(
             },
             "randomness": randomness,
             "seeded": seeded,
-            "not_covered": [*_tuning_words(tuned_on, selection), *TIER_NOT_COVERED.get(randomness, ())],
+            "not_covered": [
+                *_tuning_words(tuned_on, selection),
+                *([PUBLIC_NOT_COVERED] if public else []),
+                *TIER_NOT_COVERED.get(randomness, ()),
+            ],
             "tuned_on": tuned_on,
             "selection": selection,
+            **({"public": [dict(entry) for entry in public]} if public else {}),
             "trust": TRUST,
             "account": _account(ledger),
             "plan_hash": plan.hash,
@@ -255,6 +264,7 @@ def _words(data: dict[str, Any]) -> list[str]:
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
         f"Noise: tier {data['randomness']}. Ledger: {data['ledger_entries']} entries, head {data['ledger_head']}.",
         *_chosen(data),
+        *[f"Public data, which costs nothing: {public_words(entry)}." for entry in data.get("public", ())],
         *_account_words(data.get("account")),
         "Not covered:",
         *[f"  - {item}" for item in data["not_covered"]],

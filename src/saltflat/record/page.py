@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from saltflat.record.markup import bullets, document, figure, table, text
+from saltflat.record.public import public_words
 
 _UNITS = {
     "example": "one example (one row of the data)",
@@ -109,6 +110,9 @@ def _about(data: dict[str, Any]) -> list[str]:
             f"{data['planned_releases']:,} planned, {data['recorded_releases']:,} recorded; "
             f"went on after an interruption {data['resumed']:,} times",
         ),
+    ]
+    rows += [
+        ("Public data", f"{text(public_words(entry))}; it costs nothing") for entry in data.get("public", ())
     ]
     if (tuned_on := data.get("tuned_on")) is not None:
         rows.append(("Tuning", f"settings chosen on public data ({text(tuned_on)}), which costs nothing"))

@@ -36,6 +36,7 @@ from saltflat.record.evaluations import FILE as EVALUATIONS
 from saltflat.record.evaluations import composed, evaluation_events, spent_on_evaluations
 from saltflat.record.findings import Accepted, Faults, Finding, NotTried, Verification, judged
 from saltflat.record.ledger import Ledger
+from saltflat.record.public import public_data
 from saltflat.record.selected import recorded_selection
 
 Accept = Literal["not-private", "unfinished"]
@@ -304,7 +305,7 @@ class _Verifier:
             plan, ledger,
             randomness=opened["randomness"], seeded=opened["seeded"], files=self.hashes,
             finished=finished is True, tuned_on=self.tuned_on(),
-            selection=recorded_selection(self.folder, plan, ledger),
+            selection=recorded_selection(self.folder, plan, ledger), public=self.public(),
         ).data  # fmt: skip
         faults = differences(stated, again)
         if finished is True and ledger.releases != plan.steps:
@@ -325,6 +326,10 @@ class _Verifier:
         facts = parsed(read_bounded(self.folder / "run.json"), "run.json").get("facts")
         named = facts.get("tuned_on") if isinstance(facts, dict) else None
         return named if isinstance(named, str) else None
+
+    def public(self) -> list[dict[str, Any]]:
+        """The public data that the run used, by run.json."""
+        return public_data(parsed(read_bounded(self.folder / "run.json"), "run.json"))
 
     def check_page(self) -> str | None:
         stated = self.need(self.certificate, "there is no certificate to compare with")

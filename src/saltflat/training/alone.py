@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import ClippedSum, clipped_sum
+from saltflat.engine.frame import Frame
 
 PREFIX = "model."
 
@@ -33,6 +34,7 @@ def clipped_alone(
     clip_norm: float,
     *,
     displacements: Sequence[Mapping[str, Tensor]] | None = None,
+    frame: Frame | None = None,
     **settings: Any,
 ) -> ClippedSum:
     """`clipped_sum` of one unit, by an engine that has seen no other.
@@ -49,9 +51,19 @@ def clipped_alone(
     """
     core: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile hides the operations
     if displacements is not None:
-        displacements = [{PREFIX + name: part for name, part in moved.items()} for moved in displacements]
+        displacements = [_prefixed(moved) for moved in displacements]
+    if frame is not None:
+        frame = Frame(
+            None if frame.shift is None else _prefixed(frame.shift),
+            None if frame.scale is None else _prefixed(frame.scale),
+        )
     found = clipped_sum(
-        _Anew(core), loss_fn, inputs, targets, clip_norm, displacements=displacements, check=False, **settings
-    )
+        _Anew(core), loss_fn, inputs, targets, clip_norm,
+        displacements=displacements, frame=frame, check=False, **settings,
+    )  # fmt: skip
     named = {name.removeprefix(PREFIX): value for name, value in found.grads.items()}
     return replace(found, grads=named, rules={})
+
+
+def _prefixed(vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {PREFIX + name: part for name, part in vectors.items()}

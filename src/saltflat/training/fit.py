@@ -61,7 +61,8 @@ def fit(
     plan that is done to a factor on the learning rate. ``callbacks`` are called with a `Step` after every release,
     such as `geometry.Flatness`. ``groups`` gives each row the id of the person it belongs to,
     for plans whose unit is a person. ``public`` is data that an automatic switch
-    may look at. ``out`` names the run folder. ``seed`` makes a repeatable test run, which is **not private**.
+    may look at, and that plans with public gradients need; the certificate lists it. ``out`` names the run folder.
+    ``seed`` makes a repeatable test run, which is **not private**.
     ``randomness`` is the tier of noise and sampling: ``"fast"`` (unless told otherwise), ``"secure"`` or
     ``"exact"``.
 

@@ -11,6 +11,7 @@ import saltflat
 from saltflat.errors import InputError, PrivacyWarning, is_number
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
+from saltflat.training.public_side import content_hash
 from saltflat.training.state import captured, generators, release_to_journal
 from saltflat.training.step import SCHEDULES, Loop, Released
 
@@ -111,7 +112,7 @@ def setup_of(loop: Loop, seed: int | None) -> dict[str, Any]:
         "optimizer": optimizer,
         "schedule": _schedule_name(loop),
         "loss_fn": _name(loop.loss_fn),
-        "public": loop.public is not None,
+        "public": None if loop.public is None else content_hash(loop.public),
         "data": f"{loop.mechanism.rows} rows" if public_rows else None,
         "trainable": list(loop.weights),
     }

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.people import People
+from saltflat.data.shared_rows import refuse_shared_rows
 from saltflat.data.source import Examples, Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
@@ -31,6 +32,7 @@ from saltflat.training.build import build_mechanism, trainable
 from saltflat.training.evaluate import evaluate
 from saltflat.training.keep import EVERY, Keeper, check_every, setup_of
 from saltflat.training.losses import check_targets, default_loss
+from saltflat.training.public_side import check_public, content_hash, listed
 from saltflat.training.resume import check_setup, go_on, plan_of, read_checkpoint
 from saltflat.training.spend import AccountName, charge_of, confirm, opened, reserving
 from saltflat.training.step import Loop, Schedule, build_optimizer, fetch, named_schedule
@@ -68,6 +70,7 @@ class Session:
     rules: dict[str, str]
     history: list[dict[str, Any]] = field(default_factory=list)
     facts: dict[str, Any] | None = None
+    public: list[dict[str, Any]] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
     taken: float | None = None
 
@@ -99,7 +102,7 @@ class Session:
         certificate = certify(
             loop.plan, ledger,
             randomness=randomness.tier, seeded=randomness.seeded, finished=finished, files=files,
-            tuned_on=_tuned_on(self.facts),
+            tuned_on=_tuned_on(self.facts), public=self.public,
         )  # fmt: skip
         if folder is not None:
             folder.write_certificate(certificate)
@@ -116,7 +119,8 @@ class Session:
 
     def about(self) -> dict[str, Any]:
         """``run.json``: time, layer rules, and what the caller wanted to be stored."""
-        more = {} if self.facts is None else {"facts": self.facts}
+        more: dict[str, Any] = {"public": self.public} if self.public else {}
+        more |= {} if self.facts is None else {"facts": self.facts}
         return {"seconds": self.seconds, "rules": self.rules, **more}
 
 
@@ -167,14 +171,21 @@ def prepare(
     account = opened(settings.get("account"))
     charge = None if account is None or resume is not None else charge_of(plan, seed)
     where = _placed(model, settings.get("device"))
-    _check_provenance(data, public)
+    _check_provenance(data)
+    check_public(plan, public)
     source = _by_person(as_source(data), settings.get("groups"), plan)
     check_rows(plan.sampling, len(source))
     loss = _checked_loss(source, settings.get("loss_fn"), getattr(data, "num_classes", None))
+    key = ""
+    if public is not None:
+        refuse_shared_rows(data, public)
+        key = content_hash(public)
     optimizer = build_optimizer(plan, model, settings.get("optimizer"))
     rules = _rehearsed(model, source, loss, plan.multiplicity, where)
     if test is not None:
         _check_evaluation(model, test, loss, where)
+    if public is not None:
+        _check_evaluation(model, public, loss, where, "public")
     if len(source) != plan.sampling.population:
         warnings.warn(
             f"The data has {len(source)} {'people' if isinstance(source, People) else 'rows'} and the plan declares "
@@ -191,19 +202,35 @@ def prepare(
 
         def loop_with(ledger: Ledger, seed: int | None) -> Loop:
             mechanism = build_mechanism(plan, source, ledger, where, seed, tier)
-            return Loop(model, source, plan, mechanism, loss, optimizer, schedule, where, micro_batch, public)
+            return Loop(
+                model,
+                source,
+                plan,
+                mechanism,
+                loss,
+                optimizer,
+                schedule,
+                where,
+                micro_batch,
+                public,
+                public_key=f"{key}:{seed}",
+            )
 
         return loop_with
 
     if resume is not None:
-        return _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
+        session = _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
+        session.public = listed(plan, public, session.facts)
+        return session
+    facts = settings.get("facts")
+    shown = listed(plan, public, facts)
     loop_with = reserving(loop_in(tier or TIER_FAST), account, charge, out)
     if seed is not None:
         torch.manual_seed(seed)
     if out is None:
         ledger = Ledger()
-        return Session(loop_with(ledger, seed), None, ledger, rules, facts=settings.get("facts"))
-    return _begun(RunFolder.create(out), loop_with, rules, every, seed, settings.get("facts"))
+        return Session(loop_with(ledger, seed), None, ledger, rules, facts=facts, public=shown)
+    return _begun(RunFolder.create(out), loop_with, rules, every, seed, facts, shown)
 
 
 def _begun(
@@ -213,13 +240,14 @@ def _begun(
     every: float,
     seed: int | None,
     facts: dict[str, Any] | None,
+    public: list[dict[str, Any]],
 ) -> Session:
     """A new run in a new folder. The plan comes last: with it the folder becomes a run."""
     try:
         ledger = folder.ledger()
         loop = loop_with(ledger, seed)
         loop.keeper = Keeper(folder, ledger, setup_of(loop, seed), every)
-        session = Session(loop, folder, ledger, rules, facts=facts)
+        session = Session(loop, folder, ledger, rules, facts=facts, public=public)
         loop.keeper.checkpoint(loop)
         if (spec := getattr(loop.model, "saltflat_spec", None)) is not None:
             folder.write_json("model.json", spec)
@@ -306,7 +334,9 @@ def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device
     return where
 
 
-def _check_evaluation(model: nn.Module, test: Any, loss: LossFunction, device: torch.device) -> None:
+def _check_evaluation(
+    model: nn.Module, test: Any, loss: LossFunction, device: torch.device, argument: str = "evaluate"
+) -> None:
     """Evaluate a few rows and throw the figures away."""
     source = as_source(test)
     some = source.fetch(torch.arange(min(2, len(source))))
@@ -314,26 +344,18 @@ def _check_evaluation(model: nn.Module, test: Any, loss: LossFunction, device: t
         evaluate(model, some, device, loss)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise InputError(
-            "evaluate", test, "data of the same form as the training data",
+            argument, test, "data of the same form as the training data",
             problem=f"failed on the first rows: {error}",
         ) from error  # fmt: skip
 
 
-def _check_provenance(data: Any, public: Any) -> None:
+def _check_provenance(data: Any) -> None:
     if isinstance(data, Examples) and data.provenance != "private":
         warnings.warn(
             f"This data is marked {data.provenance}: it needs no budget, and the plan spends one on it.",
             PrivacyWarning,
             stacklevel=4,
         )
-    if public is not None:
-        as_source(public)
-    if isinstance(public, Examples) and public.provenance == "private":
-        raise InputError(
-            "public", "private data", "data whose provenance is public or synthetic",
-            problem="is given where public data is needed",
-            cure="Declare it when loading: provenance='public'.",
-        )  # fmt: skip
 
 
 def _by_person(source: Source, groups: Any, plan: Plan) -> Source:

@@ -107,6 +107,8 @@ def check_setup(loop: Loop, facts: dict[str, Any], seed: int | None) -> None:
             problem="trains differently from it",
             cure=f"Install that version to go on: pip install saltflat=={facts.get('saltflat')}. {ANEW}",
         )  # fmt: skip
+    if isinstance(stored.get("public"), bool):  # an older checkpoint knows only whether there was any
+        here["public"] = here["public"] is not None
     for argument, value in here.items():
         if stored.get(argument) != value:
             raise InputError(

@@ -1,8 +1,9 @@
 """The state of a loop as tensors and JSON, and back: all that the rest of a run depends on.
 
-Model, optimizer, ascent direction and its automatic switch, average, clip norm that follows a quantile, and the
-position in the plan. The learning rate, sampler and noise follow from the position and the plan. Multiplicity
-has no state of its own. A seeded test run also stores its generators; a private run draws afresh.
+Model, optimizer, ascent direction and its automatic switch, average, clip norm that follows a quantile, the
+second moment of public gradients, and the position in the plan. The learning rate, sampler and noise follow from
+the position and the plan, batches of public rows from the position. Multiplicity has no state of its own.
+A seeded test run also stores its generators; a private run draws afresh.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def restore(loop: Loop, tensors: Mapping[str, Tensor], facts: Mapping[str, Any])
             raise ValueError(f"step {position!r} of {loop.plan.steps}")
         families = {
             family: _family(loop, family, tensors) if family in facts["families"] else None
-            for family in ("average", "direction")
+            for family in ("average", "direction", "moment")
         }
         plateau = _plateau(facts["plateau"])
         scale, count = number_from(facts["clip_scale"]), facts["average_count"]
@@ -84,6 +85,8 @@ def restore(loop: Loop, tensors: Mapping[str, Tensor], facts: Mapping[str, Any])
     loop.average.average, loop.average.count = families["average"], count
     loop.ascent.direction, loop.ascent.plateau = families["direction"], plateau
     loop.ascent.switched_off = facts["switched_off"]
+    if loop.public_side is not None:
+        loop.public_side.moment = families["moment"]
 
 
 # --- a release, as the journal holds it -----------------------------------------------------------------
@@ -146,6 +149,7 @@ def _families(loop: Loop) -> dict[str, Tensors | None]:
         "model": loop.model.state_dict(),
         "average": loop.average.average,
         "direction": loop.ascent.direction,
+        "moment": None if loop.public_side is None else loop.public_side.moment,
     }
 
 

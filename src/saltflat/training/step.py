@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.people import Rows, units_of
-from saltflat.data.source import Source, map_tensors
+from saltflat.data.source import Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
+from saltflat.engine.frame import Frame
 from saltflat.errors import InputError, nearest
 from saltflat.methods import optimizers
 from saltflat.methods.ascent import AscentState, displaced, scaled_to
@@ -24,6 +25,7 @@ from saltflat.plan import FreshQuery, Phase, Plan, PreviousRelease
 from saltflat.training.alone import clipped_alone
 from saltflat.training.build import ClipNorms, Mechanism, clipping_function, trainable
 from saltflat.training.evaluate import evaluate
+from saltflat.training.public_side import PublicSide, check_public
 
 if TYPE_CHECKING:
     from saltflat.training.keep import Keeper
@@ -104,14 +106,30 @@ class Loop:
     position: int = 0
     hand_out_releases: bool = False
     handed_out: dict[str, Tensor] | None = field(default=None, repr=False)
+    public_key: str = ""
 
     def __post_init__(self) -> None:
         self.weights = trainable(self.model)
+        self.public_side = self._public_side()
         self.dtype = next(iter(self.weights.values())).dtype
         self.average = AverageState(self.plan.averaging, self.plan.steps)
         self.clip = clipping_function(self.plan.clipping)
         self.clip_norms = ClipNorms(self.plan.clipping)
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    def _public_side(self) -> PublicSide | None:
+        if not self.plan.needs_public:
+            return None
+        check_public(self.plan, self.public)
+        return PublicSide(
+            self.plan,
+            as_source(self.public),
+            self.model,
+            self.loss_fn,
+            self.weights,
+            self.device,
+            self.public_key,
+        )
 
     def __iter__(self) -> Iterator[Step]:
         while self.position < self.plan.steps:
@@ -139,20 +157,34 @@ class Loop:
         clip_norm = self.clip_norms.now(phase)
         self.mechanism.record(number, phase, clip_norm)
         if isinstance(phase.ascent, FreshQuery):
-            queried, _ = self.sum_of_clipped(batch, clip_norm)
-            upward = self.released(queried, phase.query_noises[0], clip_norm)
+            upward, _ = self.query_here(number, batch, phase.query_noises[0], clip_norm)
             direction: dict[str, Tensor] | None = scaled_to(upward, phase.ascent.rho)
         else:
             direction = self.ascent.displacement(phase.ascent)
         with displaced(self.weights, direction):
-            total, short = self.sum_of_clipped(batch, clip_norm)
-        gradient = self.released(total, phase.sigma, clip_norm)
+            gradient, short = self.query_here(number, batch, phase.sigma, clip_norm)
         share = self.mechanism.release_count(short)
         return Released(gradient, share, self.public_sharpness(phase, direction))
+
+    def query_here(
+        self, number: int, batch: Tensor, sigma: float, clip_norm: float
+    ) -> tuple[dict[str, Tensor], float]:
+        """A release at the weights as they are, with what public data adds to it, and the count to release."""
+        side = self.public_side
+        if side is None:
+            total, short = self.sum_of_clipped(batch, clip_norm)
+            return self.released(total, sigma, clip_norm), short
+        seen = side.seen(number)
+        total, short = self.sum_of_clipped(
+            batch, clip_norm, side.directions(number), side.frame(number, seen)
+        )
+        return side.finished(self.released(total, sigma, clip_norm), number, seen), short
 
     def use(self, number: int, phase: Phase, released: Released) -> None:
         """The public half of a step: what follows from the release, and from earlier ones."""
         self.enter(number, phase)
+        if self.public_side is not None:
+            self.public_side.look()  # at the weights from which the release was taken, also when it is replayed
         clip_norm = self.clip_norms.now(phase)
         self.clip_norms.observe(released.share)
         watching = isinstance(phase.ascent, PreviousRelease) and phase.ascent.automatic
@@ -163,6 +195,8 @@ class Loop:
         # last: some optimizers change gradients in place
         self.descend(released.gradient, number, phase, clip_norm)
         self.average.observe(number, self.weights)
+        if self.public_side is not None:
+            self.public_side.observe(number)
         self.position = number
 
     def pass_over(self, number: int) -> None:
@@ -181,11 +215,19 @@ class Loop:
         release = self.mechanism.release(total, sigma, clip_norm)
         return {name: release[name].to(weight.device, weight.dtype) for name, weight in self.weights.items()}
 
-    def sum_of_clipped(self, batch: Tensor, clip_norm: float) -> tuple[dict[str, Tensor], float]:
+    def sum_of_clipped(
+        self,
+        batch: Tensor,
+        clip_norm: float,
+        directions: list[dict[str, Tensor]] | None = None,
+        frame: Frame | None = None,
+    ) -> tuple[dict[str, Tensor], float]:
         """The clipped sum over a batch of any size, and Σ (b − ½) over units with b = [norm ≤ clip norm].
 
-        Both are private until noise is added. An empty batch gives zeros. In the exact tier every unit is
-        taken alone and rounded to the grid, so that nothing of one can touch the last bits of another.
+        View k is taken at weights moved by ``directions[k]``; a ``frame`` comes before the clip. Both are public,
+        and the same for the whole batch. The results are private until noise is added. An empty batch gives
+        zeros. In the exact tier every unit is taken alone and rounded to the grid, so that nothing of one can
+        touch the last bits of another.
         """
         grid = self.mechanism.grid(clip_norm)
         total = {
@@ -193,7 +235,7 @@ class Loop:
             for name, weight in self.weights.items()
         }
         multiplicity = self.plan.multiplicity
-        displacements = gaussian_displacements(self.weights, multiplicity)
+        displacements = directions or gaussian_displacements(self.weights, multiplicity)
         short = 0.0
         for indices in batch.split(1 if grid else ROWS_AT_ONCE) if len(batch) else ():
             rows = fetch(self.source, indices, self.device)
@@ -208,7 +250,7 @@ class Loop:
             part = (clipped_alone if grid else clipped_sum)(
                 self.model, self.loss_fn, inputs, targets, clip_norm,
                 clipping=self.clip, rows_per_unit=each, row_weights=weights,
-                displacements=displacements, micro_batch=self.micro_batch,
+                displacements=displacements, frame=frame, micro_batch=self.micro_batch,
             )  # fmt: skip
             for name, value in (grid.rounded(part.grads) if grid else part.grads).items():
                 total[name] += value
@@ -230,7 +272,8 @@ class Loop:
         for group, base in zip(self.optimizer.param_groups, self.base_rates):
             group["lr"] = (base if phase.learning_rate is None else phase.learning_rate) * factor
             if "noise_on_release" in group:  # an optimizer that corrects for the noise; a public number
-                group["noise_on_release"] = self.mechanism.noise_on_release(phase, clip_norm)
+                share = 1.0 if self.public_side is None else self.public_side.share_of_release(number)
+                group["noise_on_release"] = share * self.mechanism.noise_on_release(phase, clip_norm)
         for name, weight in self.weights.items():
             weight.grad = release[name]
         self.optimizer.step()

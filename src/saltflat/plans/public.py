@@ -1,0 +1,108 @@
+"""Methods that look at public data in every step: each a plan, and `fit` needs ``public=`` for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Unpack, cast
+
+from saltflat.plan import AdaDps, Dope, MirrorDescent, Multiplicity, Plan, PublicGradient
+from saltflat.plans.frame import Common, Frame
+from saltflat.plans.presets import public_settings
+
+DEFAULT_VIEWS = 16
+DEFAULT_RHO = 0.1
+PUBLIC_BATCH = 256
+
+
+def weight_multiplicity(
+    *, rho: float | None = None, public_batch: int | None = None, **common: Unpack[Common]
+) -> Plan:
+    """Weight multiplicity: view k of each example at w + ρ g_k/‖g_k‖, g_k the gradient of a public batch.
+
+    ``multiplicity`` says how many views there are (16 by default) and how each is augmented; ``rho`` and
+    ``public_batch`` (64 rows) belong to the public directions. They are the same for all private rows of a step.
+    Guarantees: the budget for the whole plan. The mean over the views is clipped, so K changes nothing;
+    public rows cost nothing.
+
+    Reference: *Improving Private Training via In-distribution Public Data Synthesis and Generalization*,
+    Algorithm 1.
+
+    >>> plan = weight_multiplicity(epsilon=2.0, population=48_000, batch_size=4096, epochs=30)
+    >>> print(plan.multiplicity)
+    16 views, weights along public gradients, ρ 0.1, batches of 64
+    """
+    settings = _settled("weight-multiplicity", {"rho": rho, "public_batch": public_batch}, common)
+    views = settings.get("multiplicity") or Multiplicity(DEFAULT_VIEWS)
+    own = {"rho": settings.pop("rho"), "public_batch": settings.pop("public_batch")}
+    own["rho"] = DEFAULT_RHO if own["rho"] is None else own["rho"]
+    settings["multiplicity"] = replace(
+        views, **{key: value for key, value in own.items() if value is not None}
+    )
+    return _plan("weight-multiplicity", settings)
+
+
+def dope_sgd(*, public_batch: int = PUBLIC_BATCH, **common: Unpack[Common]) -> Plan:
+    """DOPE-SGD: g_pub + (Σ clip(g_i − g_pub, C) + noise)/B (Nasr et al., ICML 2023).
+
+    The public-data paper prints the difference with its sign reversed. Guarantees: one example moves the sum
+    of clipped differences by at most C; unbiased where nothing is clipped.
+
+    >>> plan = dope_sgd(epsilon=2.0, population=48_000, batch_size=4096, epochs=30)
+    >>> print(plan.public_gradient)
+    DOPE, batches of 256
+    """
+    return _with("dope-sgd", Dope(public_batch), common)
+
+
+def mirror_descent(*, public_batch: int = PUBLIC_BATCH, **common: Unpack[Common]) -> Plan:
+    """PDA-DPMD: steps with α_t g + (1 − α_t) g_pub, α_t = cos(πt/2T) (Amid et al., ICML 2022).
+
+    Guarantees: the budget for the whole plan; the mixture is post-processing of a release.
+
+    >>> mirror_descent(epsilon=2.0, population=48_000, batch_size=4096, epochs=30).needs_public
+    True
+    """
+    return _with("mirror-descent", MirrorDescent(public_batch), common)
+
+
+def ada_dps(
+    *, public_batch: int = PUBLIC_BATCH, decay: float = 0.9, stability: float = 0.1, **common: Unpack[Common]
+) -> Plan:
+    """AdaDPS: gradients divided by √v + ``stability`` before the clip, v from public gradients (Li et al. 2022).
+
+    Guarantees: the clip comes after the division, so one example moves the sum by at most C.
+
+    >>> print(ada_dps(epsilon=2.0, population=48_000, batch_size=4096, epochs=30).public_gradient)
+    AdaDPS, batches of 256, decay 0.9, stability 0.1
+    """
+    return _with("ada-dps", AdaDps(public_batch, decay, stability), common)
+
+
+def _with(method: str, part: PublicGradient, common: Common) -> Plan:
+    return _plan(method, _settled(method, {}, common) | {"public_gradient": part})
+
+
+def _plan(method: str, settings: dict[str, Any]) -> Plan:
+    from saltflat.plan import Phase
+
+    noted = settings.pop("note", None)
+    frame = Frame(cast("Common", settings))
+    if noted is not None:
+        frame.notes.append(noted)
+    phase = Phase(frame.steps, frame.clip_norm, frame.noise_multiplier, frame.learning_rate, name="descend")
+    return frame.plan(method, phase)
+
+
+def _settled(method: str, own: dict[str, Any], common: Common) -> dict[str, Any]:
+    """What was said; with ``preset="paper"``, the paper's settings for the rest."""
+    given = {key: value for key, value in {**own, **common}.items() if value is not None}
+    if given.get("preset") is not None:
+        published = public_settings(given.get("model"), given.get("epsilon"))
+        if given.get("steps") is not None:
+            published.pop("epochs")
+        rho, public_batch = published.pop("rho"), published.pop("public_batch")
+        if "rho" in own:
+            published |= {"rho": rho, "public_batch": public_batch}
+        given = published | given
+        given["note"] = f"settings of the paper for {given.get('model')} at ε = {given.get('epsilon')}"
+    return dict.fromkeys(own) | given

@@ -1,0 +1,99 @@
+"""``saltflat train`` with public data, and ``saltflat recipe``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_helpers import Inside, killed_after
+
+import saltflat as sf
+
+WARM = ["--public-fraction", "0.2", "--warm-up-epochs", "2"]
+SHORT = ["--data", "digits", "--delta", "1e-4", "--batch-size", "64", "--steps", "4"]
+
+
+def trained(run: Inside, *arguments: str) -> dict[str, object]:
+    code, out, err = run("train", *SHORT, *arguments, "--json")
+    assert code == 0, err
+    found: dict[str, object] = json.loads(out)
+    return found
+
+
+def test_the_scenario_follows_from_what_is_given(run: Inside) -> None:
+    np.savez("s.npz", X=np.zeros((20, 1, 8, 8), np.uint8), y=np.arange(20) % 10)
+    views = ["--views", "2", "--augmentations", "crop", "--public-batch", "8"]
+    assert trained(run, *WARM, "--out", "a")["scenario"] == "warm"
+    assert trained(run, *WARM, "--synthetic", "s.npz", "--out", "b")["scenario"] == "warm-syn"
+    assert trained(run, *WARM, "--scenario", "cold", "--out", "c")["scenario"] == "cold"
+    found = trained(run, *WARM, "--method", "weight-multiplicity", *views, "--out", "d")
+    assert (found["scenario"], found["private"]) == ("extended", True)
+    assert "scenario" not in trained(run, "--out", "e")
+    plan = sf.Plan.load("d/plan.json")
+    assert (plan.multiplicity.views, plan.multiplicity.public_batch) == (2, 8)
+    code, out, _ = run("verify", "d")
+    assert code == 0, out
+
+
+def test_public_rows_of_ones_own_and_who_vouches(run: Inside, tmp_path: Path) -> None:
+    digits = sf.data.load("digits").test
+    np.savez("open.npz", X=(digits.inputs * 255).byte().numpy(), y=digits.targets.numpy())
+    trained(run, "--public", "open.npz", "--public-by", "the clinics", "--warm-up", "sam", "--warm-up-epochs", "1",
+            "--warm-up-augmentations", "crop,cutout", "--out", "r")  # fmt: skip
+    (entry,) = json.loads(Path("r/certificate.json").read_text())["public"]
+    assert (entry["declared_by"], entry["rows"], entry["used"]) == ("the clinics", 360, "warm-up")
+    assert "on the word of the clinics" in Path("r/certificate.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--method", "dope-sgd"], "public data"),
+        (["--warm-up", "sam"], "data that is not there"),
+        (["--scenario", "warm"], "public=None is missing"),
+        ([*WARM, "--scenario", "warm-syn"], "synthetic=None is missing"),
+        ([*WARM, "--scenario", "extended"], "does not go with dp-sgd"),
+        ([*WARM, "--public", "digits"], "is given beside the other"),
+        (["--public", "digits", "--warm-up-epochs", "1", "--method", "dope-sgd"], "holds every row"),
+        ([*WARM, "--public-batch", "3"], "a setting of dp-sgd"),
+    ],
+)
+def test_bad_input_is_a_sentence(arguments: list[str], words: str, run: Inside) -> None:
+    code, _, err = run("train", *SHORT, *arguments)
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_run_with_public_gradients_is_killed_and_resumed(run: Inside, tmp_path: Path) -> None:
+    import sys
+
+    command = [sys.executable, "-m", "saltflat", "train", *SHORT[:-1], "200", *WARM, "--method", "ada-dps",
+               "--public-batch", "16", "--out", "r", "--quiet"]  # fmt: skip
+    killed_after(4, command, tmp_path / "r", cwd=tmp_path)
+    code, _, err = run("train", "--resume", "r", "--public-seed", "3")
+    assert code == 2
+    assert "public_seed=3 differs" in err
+    code, out, err = run("train", "--resume", "r", "--json")
+    assert code == 0, err
+    assert json.loads(out)["method"] == "ada-dps"
+    assert sf.verify("r").passed
+
+
+def test_the_recipe(run: Inside) -> None:
+    short = ["--data", "digits", "--model", "mlp", "--scenario", "warm", "--public-fraction", "0.2", "--delta", "1e-4",
+             "--steps", "3", "--batch-size", "64", "--views", "2", "--augmentations", "crop", "--warm-up-epochs", "1",
+             "--warm-up-augmentations", "crop", "--until", "run", "--out", "r"]  # fmt: skip
+    code, out, err = run("recipe", *short)
+    assert code == 0, err
+    assert "warm-up: epoch 1 of 1" in err
+    assert "accuracy of the averaged weights" in out
+    code, out, _ = run("recipe", *short, "--json")
+    found = json.loads(out)
+    assert (code, found["run"], found["private"]) == (0, "r/run", True)
+    code, _, err = run("recipe", *short, "--epsilon", "3")
+    assert code == 2
+    assert "epsilon='3.0' differs" in err
