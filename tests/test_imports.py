@@ -29,9 +29,10 @@ MAY_IMPORT = {
     "data": {"errors"},
     "models": {"errors"},
     "training": ASSEMBLED,
+    "federated": ASSEMBLED | {"training"},
     "bench": ASSEMBLED | {"training"},
     "audit": ASSEMBLED | {"training"},
-    "cli": ASSEMBLED | {"training", "theory", "audit", "bench"},
+    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "federated"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

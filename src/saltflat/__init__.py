@@ -12,9 +12,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import accounting, audit, data, models, plans, theory
+    from saltflat import accounting, audit, data, federated, models, plans, theory
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
+    from saltflat.federated.run import federate
     from saltflat.plan import Budget, Phase, Plan
     from saltflat.record.account import Account
     from saltflat.record.verify import verify
@@ -42,13 +43,14 @@ _HOMES = {
     "Tuned": "saltflat.training.trials",
     "clipped_sum": "saltflat.engine",
     "evaluate_privately": "saltflat.training.evaluate_privately",
+    "federate": "saltflat.federated.run",
     "fit": "saltflat.training.fit",
     "layer_rules": "saltflat.training.prepare",
     "steps": "saltflat.training.fit",
     "tune": "saltflat.training.tune",
     "verify": "saltflat.record.verify",
 }
-_CHAPTERS = ("accounting", "audit", "data", "models", "plans", "theory")
+_CHAPTERS = ("accounting", "audit", "data", "federated", "models", "plans", "theory")
 
 __all__ = [
     "Account",
@@ -68,6 +70,8 @@ __all__ = [
     "clipped_sum",
     "data",
     "evaluate_privately",
+    "federate",
+    "federated",
     "fit",
     "layer_rules",
     "models",

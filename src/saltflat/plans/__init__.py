@@ -1,6 +1,23 @@
-"""Methods as plans: `dp_sgd`, `dp_sam`, `dp_sat`, `sai`, `dp_sat_early_stop`; baselines without privacy."""
+"""Methods as plans: `dp_sgd`, `dp_sam`, `dp_sat`, `sai`, `dp_sat_early_stop`; baselines without privacy.
+
+Over clients: `dp_fedavg`, `dp_fedsam`, `dp_fedsam_topk`, `fed_smp_topk`, `fed_smp_randk`, `blur`, `lus`, `fed_sai`.
+"""
 
 from saltflat.plan import Ema, Multiplicity, Swa
+from saltflat.plans.federated import (
+    FEDERATED,
+    FEDERATED_SUFFIXES,
+    FederatedCommon,
+    blur,
+    dp_fedavg,
+    dp_fedsam,
+    dp_fedsam_topk,
+    fed_sai,
+    fed_smp_randk,
+    fed_smp_topk,
+    federated_by_name,
+    lus,
+)
 from saltflat.plans.frame import Common
 from saltflat.plans.methods import (
     METHODS,
@@ -16,17 +33,29 @@ from saltflat.plans.methods import (
 )
 
 __all__ = [
+    "FEDERATED",
+    "FEDERATED_SUFFIXES",
     "METHODS",
     "SUFFIXES",
     "Common",
     "Ema",
+    "FederatedCommon",
     "Multiplicity",
     "Swa",
+    "blur",
     "by_name",
+    "dp_fedavg",
+    "dp_fedsam",
+    "dp_fedsam_topk",
     "dp_sam",
     "dp_sat",
     "dp_sat_early_stop",
     "dp_sgd",
+    "fed_sai",
+    "fed_smp_randk",
+    "fed_smp_topk",
+    "federated_by_name",
+    "lus",
     "sai",
     "sam",
     "sgd",

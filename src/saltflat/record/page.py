@@ -127,6 +127,9 @@ def _about(data: dict[str, Any]) -> list[str]:
             f"went on after an interruption {data['resumed']:,} times",
         ),
     ]
+    if (federation := data.get("federation")) is not None:
+        rows.append(("Against", _text(federation["against"])))
+        rows.append(("Released", f"{_text(federation['released'])}; noise: {_text(federation['noise'])}"))
     if (tuned_on := data.get("tuned_on")) is not None:
         rows.append(("Tuning", f"settings chosen on public data ({_text(tuned_on)}), which costs nothing"))
     if (selection := data.get("selection")) is not None:

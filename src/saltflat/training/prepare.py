@@ -147,7 +147,7 @@ def prepare(
         raise InputError(
             "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
         )
-    _check_alone()
+    check_alone()
     unknown = [key for key in settings if key not in Settings.__annotations__]
     if unknown:
         raise InputError(
@@ -166,15 +166,15 @@ def prepare(
     check_every(every)
     account = opened(settings.get("account"))
     charge = None if account is None or resume is not None else charge_of(plan, seed)
-    where = _placed(model, settings.get("device"))
-    _check_provenance(data, public)
+    where = placed(model, settings.get("device"))
+    check_provenance(data, public)
     source = _by_person(as_source(data), settings.get("groups"), plan)
     check_rows(plan.sampling, len(source))
     loss = _checked_loss(source, settings.get("loss_fn"), getattr(data, "num_classes", None))
     optimizer = build_optimizer(plan, model, settings.get("optimizer"))
     rules = _rehearsed(model, source, loss, plan.multiplicity, where)
     if test is not None:
-        _check_evaluation(model, test, loss, where)
+        check_evaluation(model, test, loss, where)
     if len(source) != plan.sampling.population:
         warnings.warn(
             f"The data has {len(source)} {'people' if isinstance(source, People) else 'rows'} and the plan declares "
@@ -196,17 +196,17 @@ def prepare(
         return loop_with
 
     if resume is not None:
-        return _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
+        return resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
     loop_with = reserving(loop_in(tier or TIER_FAST), account, charge, out)
     if seed is not None:
         torch.manual_seed(seed)
     if out is None:
         ledger = Ledger()
         return Session(loop_with(ledger, seed), None, ledger, rules, facts=settings.get("facts"))
-    return _begun(RunFolder.create(out), loop_with, rules, every, seed, settings.get("facts"))
+    return begun(RunFolder.create(out), loop_with, rules, every, seed, settings.get("facts"))
 
 
-def _begun(
+def begun(
     folder: RunFolder,
     loop_with: LoopWith,
     rules: dict[str, str],
@@ -231,7 +231,7 @@ def _begun(
     return session
 
 
-def _resumed(
+def resumed(
     folder: RunFolder,
     loop_in: Callable[[str], LoopWith],
     rules: dict[str, str],
@@ -263,7 +263,7 @@ def _resumed(
         raise
 
 
-def _check_alone() -> None:
+def check_alone() -> None:
     """Refuse to be one of several ranks: each would train on all rows, and add noise for one release of its own."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
@@ -288,11 +288,11 @@ def layer_rules(model: nn.Module, data: Any, loss_fn: LossFunction | None = None
     'linear'
     """
     source = as_source(data)
-    where = _placed(model, None)
+    where = placed(model, None)
     return _rehearsed(model, source, _checked_loss(source, loss_fn, None), Multiplicity(), where)
 
 
-def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
+def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
     """Move the model to the device and set it to train; a model without weights is refused."""
     if not isinstance(model, nn.Module) or not trainable(model):
         raise InputError("model", model, "a torch.nn.Module with parameters that require gradients")
@@ -306,7 +306,7 @@ def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device
     return where
 
 
-def _check_evaluation(model: nn.Module, test: Any, loss: LossFunction, device: torch.device) -> None:
+def check_evaluation(model: nn.Module, test: Any, loss: LossFunction, device: torch.device) -> None:
     """Evaluate a few rows and throw the figures away."""
     source = as_source(test)
     some = source.fetch(torch.arange(min(2, len(source))))
@@ -319,7 +319,7 @@ def _check_evaluation(model: nn.Module, test: Any, loss: LossFunction, device: t
         ) from error  # fmt: skip
 
 
-def _check_provenance(data: Any, public: Any) -> None:
+def check_provenance(data: Any, public: Any) -> None:
     if isinstance(data, Examples) and data.provenance != "private":
         warnings.warn(
             f"This data is marked {data.provenance}: it needs no budget, and the plan spends one on it.",
@@ -351,7 +351,7 @@ def _by_person(source: Source, groups: Any, plan: Plan) -> Source:
         raise InputError(
             "unit", "client", "unit='example' or unit='person' in fit",
             problem="would claim more than training on rows protects",
-            cure="With clients on one machine, pass their ids as groups and protect them with unit='person'.",
+            cure="Train clients with sf.federate; or pass their ids as groups and protect them with unit='person'.",
         )  # fmt: skip
     if ids is not None and groups is None:
         warnings.warn(

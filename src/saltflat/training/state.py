@@ -59,7 +59,7 @@ def restore(loop: Loop, tensors: Mapping[str, Tensor], facts: Mapping[str, Any])
             raise ValueError(f"step {position!r} of {loop.plan.steps}")
         families = {
             family: _family(loop, family, tensors) if family in facts["families"] else None
-            for family in ("average", "direction")
+            for family in ("average", "direction", *_kept(loop))
         }
         plateau = _plateau(facts["plateau"])
         scale, count = number_from(facts["clip_scale"]), facts["average_count"]
@@ -84,6 +84,8 @@ def restore(loop: Loop, tensors: Mapping[str, Tensor], facts: Mapping[str, Any])
     loop.average.average, loop.average.count = families["average"], count
     loop.ascent.direction, loop.ascent.plateau = families["direction"], plateau
     loop.ascent.switched_off = facts["switched_off"]
+    for family, held in _kept(loop).items():
+        held.update(families[family] or {})
 
 
 # --- a release, as the journal holds it -----------------------------------------------------------------
@@ -146,7 +148,13 @@ def _families(loop: Loop) -> dict[str, Tensors | None]:
         "model": loop.model.state_dict(),
         "average": loop.average.average,
         "direction": loop.ascent.direction,
+        **_kept(loop),
     }
+
+
+def _kept(loop: Loop) -> dict[str, Tensors]:
+    """What is remembered of releases by whoever makes them."""
+    return {} if loop.asked is None else loop.asked.kept
 
 
 def _family(loop: Loop, family: str, tensors: Mapping[str, Tensor]) -> Tensors:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,21 @@ class Released:
     sharpness: float | None = None
 
 
+class Asked(Protocol):
+    """Who makes the releases of a loop, if they are not made from rows here: clients of a federation.
+
+    ``kept`` holds what it remembers of releases, by name, one tensor for each weight: part of the checkpoint.
+    """
+
+    kept: dict[str, dict[str, Tensor]]
+
+    def query(self, loop: Loop, number: int, phase: Phase) -> Released | None:
+        """The private half of a step: record, ask, add noise; None if nothing may be released."""
+
+    def observe(self, loop: Loop, number: int, released: Released) -> None:
+        """Remember a release, in the public half of a step."""
+
+
 @dataclass
 class Loop:
     """A model, its data and its plan, one release at a time.
@@ -81,11 +97,11 @@ class Loop:
     One step reads like the papers: displace by earlier releases, sum clipped gradients there, record, add
     noise, let the optimizer step at the weights themselves, remember the release, average the iterate. A
     ``keeper`` writes the release down before it is used. ``position`` is the last step of the plan that was
-    taken, or lost in a crash.
+    taken, given up, or lost in a crash. With ``asked`` the releases come from there instead of from ``source``.
     """
 
     model: nn.Module
-    source: Source
+    source: Source | None
     plan: Plan
     mechanism: Mechanism
     loss_fn: LossFunction
@@ -97,6 +113,7 @@ class Loop:
     ascent: AscentState = field(default_factory=AscentState)
     keeper: Keeper | None = None
     position: int = 0
+    asked: Asked | None = None
 
     def __post_init__(self) -> None:
         self.weights = trainable(self.model)
@@ -119,10 +136,14 @@ class Loop:
 
     def private_step(self, number: int, phase: Phase) -> None:
         """One release, and everything that follows from it."""
-        released = self.query(number, phase)
-        if self.keeper is not None:
-            self.keeper.journal(self, number, released)
-        self.use(number, phase, released)
+        ask = self.query if self.asked is None else partial(self.asked.query, self)
+        released = ask(number, phase)
+        if released is None:
+            self.pass_over(number)
+        else:
+            if self.keeper is not None:
+                self.keeper.journal(self, number, released)
+            self.use(number, phase, released)
         if self.keeper is not None:
             self.keeper.checkpoint_if_due(self)
 
@@ -151,13 +172,15 @@ class Loop:
         watching = isinstance(phase.ascent, PreviousRelease) and phase.ascent.automatic
         displacement = self.ascent.displacement(phase.ascent) if watching else None
         self.ascent.observe(phase.ascent, released.gradient, displacement, released.sharpness)
+        if self.asked is not None:
+            self.asked.observe(self, number, released)
         # last: some optimizers change gradients in place
         self.descend(released.gradient, number, phase, clip_norm)
         self.average.observe(number, self.weights)
         self.position = number
 
     def pass_over(self, number: int) -> None:
-        """Leave out a step whose release was recorded and lost."""
+        """Leave out a step whose release was recorded, and lost or given up."""
         self.enter(number, self.plan.phase_at(number - 1))
         self.position = number
 
@@ -178,6 +201,7 @@ class Loop:
         Both are private until noise is added. An empty batch gives zeros. In the exact tier every unit is
         taken alone and rounded to the grid, so that nothing of one can touch the last bits of another.
         """
+        assert self.source is not None
         grid = self.mechanism.grid(clip_norm)
         total = {
             name: torch.zeros(weight.shape, dtype=torch.int64) if grid else torch.zeros_like(weight)
