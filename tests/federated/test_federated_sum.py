@@ -90,7 +90,13 @@ def test_an_enormous_update_still_points_its_way() -> None:
 
 
 def test_the_first_answer_of_a_client_counts_and_strangers_do_not() -> None:
-    sent = [Answer(1, update(1)), Answer(1, update(2)), Answer(7, update(3)), Answer(0, None), Answer(0, update(4))]
+    sent = [
+        Answer(1, update(1)),
+        Answer(1, update(2)),
+        Answer(7, update(3)),
+        Answer(0, None),
+        Answer(0, update(4)),
+    ]
     found = total(sent, [0, 1, 2])
     assert torch.equal(found.total, total([Answer(1, update(1))], [1]).total)
     assert len(list(usable(sent, [0, 1, 2], FORM))) == 1
@@ -119,7 +125,12 @@ def test_one_client_more_moves_the_release_by_the_clip_norm_over_a_constant() ->
     with_all = one_release(plan, model, clients, seed=3, together=1)
     for silent in (0, 11, COUNT - 1):
         without = one_release(
-            plan, model, clients, seed=3, together=1, drop=lambda number, client, silent=silent: client == silent
+            plan,
+            model,
+            clients,
+            seed=3,
+            together=1,
+            drop=lambda number, client, silent=silent: client == silent,
         )
         # the order of local batches differs behind the silent client: only the last one is compared exactly
         moved = float((with_all - without).norm()) * COUNT

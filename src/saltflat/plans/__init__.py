@@ -5,6 +5,7 @@ Over clients: `dp_fedavg`, `dp_fedsam`, `dp_fedsam_topk`, `fed_smp_topk`, `fed_s
 
 from saltflat.plan import Ema, Multiplicity, Swa
 from saltflat.plans.federated import (
+    DEFAULT_CLIENTS,
     FEDERATED,
     FEDERATED_SUFFIXES,
     FederatedCommon,
@@ -33,6 +34,7 @@ from saltflat.plans.methods import (
 )
 
 __all__ = [
+    "DEFAULT_CLIENTS",
     "FEDERATED",
     "FEDERATED_SUFFIXES",
     "METHODS",
