@@ -42,10 +42,11 @@ def check_model(model: nn.Module) -> None:
         )
 
 
-def rehearse(model: nn.Module, rows: Rows, loss_fn: LossFunction, *, together: bool) -> None:
+def rehearse(model: nn.Module, rows: Rows, loss_fn: LossFunction) -> bool:
     """One local step on blank rows of the data's shape: what is wrong with the model shows here.
 
-    Buffers that a step changes would leave a client without being clipped: such a model is refused.
+    Buffers that a step changes would leave a client without being clipped: such a model is refused. Returns whether
+    several clients can be trained together: not every operation can be stacked.
     """
     blank = Rows(
         map_tensors(lambda t: torch.zeros_like(t[:2]), rows.inputs), torch.zeros_like(rows.targets[:2])
@@ -55,7 +56,7 @@ def rehearse(model: nn.Module, rows: Rows, loss_fn: LossFunction, *, together: b
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     state = torch.get_rng_state()
     try:
-        updates(model, task, [blank, blank] if together else [blank], loss_fn)
+        updates(model, task, [blank], loss_fn)
     except SaltflatError:
         raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -64,8 +65,6 @@ def rehearse(model: nn.Module, rows: Rows, loss_fn: LossFunction, *, together: b
             problem=f"failed on blank rows: {error}",
             cure="Call loss_fn(model(inputs), targets) on a small batch to see where.",
         ) from error  # fmt: skip
-    finally:
-        torch.set_rng_state(state)
     changed = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])]
     if changed:
         raise RefusedError(
@@ -73,3 +72,10 @@ def rehearse(model: nn.Module, rows: Rows, loss_fn: LossFunction, *, together: b
             "it is no trainable weight, so it would leave a client without being clipped.",
             "Use layers without running state.",
         )
+    try:
+        updates(model, task, [blank, blank], loss_fn)
+        return True
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        return False
+    finally:
+        torch.set_rng_state(state)

@@ -62,7 +62,8 @@ def updates(
     velocity = {name: torch.zeros_like(w) for name, w in weights.items()}
     gradients = _one_by_one(model, loss_fn) if count == 1 else _together(model, loss_fn)
     local = task.local
-    for inputs, targets, shares in _batches(clients, local.epochs, local.batch_size):
+    dtype = next(iter(weights.values())).dtype
+    for inputs, targets, shares in _batches(clients, local.epochs, local.batch_size, dtype):
         grads = _gradients_at(gradients, weights, task, inputs, targets, shares)
         with torch.no_grad():
             active = shares.sum(1) > 0  # a client that is done waits for the others
@@ -132,7 +133,7 @@ def _largest(update: Vectors, share: float) -> dict[str, Tensor]:
     return {name: part * kept.view(part.shape) for (name, part), kept in zip(update.items(), parts)}
 
 
-def _batches(clients: Sequence[Rows], epochs: int, size: int) -> Any:
+def _batches(clients: Sequence[Rows], epochs: int, size: int, dtype: torch.dtype) -> Any:
     """Batches of all clients side by side: inputs and targets G x B x ..., and each row's share of the mean.
 
     A client with fewer rows or batches than others gets rows of share zero.
@@ -142,7 +143,7 @@ def _batches(clients: Sequence[Rows], epochs: int, size: int) -> Any:
         for first in range(0, max(map(len, clients)), size):
             chosen = [order[first : first + size] for order in orders]
             width = max(map(len, chosen))
-            shares = torch.zeros(len(clients), width)
+            shares = torch.zeros(len(clients), width, dtype=dtype)
             for place, rows in enumerate(chosen):
                 shares[place, : len(rows)] = 1 / max(len(rows), 1)
             taken = [_padded(rows, index, width) for rows, index in zip(clients, chosen)]

@@ -278,7 +278,7 @@ def _engine(
             raise InputError("clients", clients, "clients from sf.federated.partition(...), or an engine")
         own = getattr(clients, "loss_fn", None)
         if isinstance(clients, Simulation):
-            rehearse(model, clients.clients.rows(0), clients.loss_fn, together=clients.together > 1)
+            _rehearsed(clients)
         return clients, loss_fn or own or cross_entropy
     source = clients.source
     first = source.fetch(torch.tensor([0]))[1]
@@ -286,7 +286,13 @@ def _engine(
     check_targets(targets, getattr(source, "num_classes", None), loss_fn)
     loss = loss_fn if loss_fn is not None else default_loss(first)
     engine = Simulation(model, clients, loss, where, together=settings.get("together"))
-    sample = clients.source.fetch(torch.tensor([0, 0]))
-    rows = Rows(map_tensors(lambda t: t.to(where), sample[0]), sample[1].to(where))
-    rehearse(model, rows, loss, together=engine.together > 1)
-    return engine, loss
+    return _rehearsed(engine), loss
+
+
+def _rehearsed(engine: Simulation) -> Simulation:
+    """Try the model on blanks; one that cannot be stacked is trained client by client."""
+    inputs, targets = engine.clients.source.fetch(torch.tensor([0, 0]))
+    rows = Rows(map_tensors(lambda t: t.to(engine.device), inputs), targets.to(engine.device))
+    if not rehearse(engine.model, rows, engine.loss_fn):
+        engine.together = 1
+    return engine

@@ -6,6 +6,7 @@ All take the arguments of `FederatedCommon` beside their own: ``epsilon=`` calib
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, TypedDict, Unpack, cast
@@ -233,14 +234,13 @@ def federated_by_name(name: str, **arguments: Any) -> Plan:
         if settings.keys() & added.keys():
             raise InputError("method", name, "one averaging and one optimizer", problem="has two of a kind")
         added |= settings
+    if "adaptive" in added and "adaptive" not in inspect.signature(FEDERATED[base]).parameters:
+        raise InputError(
+            "method", name, "+asam with a method that has SAM clients", problem="has no SAM in it"
+        )
     if "mask" in added:
         arguments = {key: value for key, value in arguments.items() if key != "ratio"}
-    try:
-        plan = FEDERATED[base](**(added | arguments))
-    except TypeError as error:  # asam of a method without sam
-        raise InputError(
-            "method", name, "suffixes that fit the method", problem=f"failed: {error}"
-        ) from error
+    plan = FEDERATED[base](**(added | arguments))
     return plan.changed(method=name) if suffixes else plan
 
 
