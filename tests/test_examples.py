@@ -16,6 +16,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "accounting": "jointly 1.000",
     "compose": "same cost without it: True",
+    "federated": "when one client is added or removed",
     "own_loop": "the plan's ε = 3.000",
     "own_model": "mixing         direct (derived weight)",
     "people": "when one person is added or removed",

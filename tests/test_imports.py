@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "training": ASSEMBLED,
     "federated": ASSEMBLED | {"training"},
     "bench": ASSEMBLED | {"training"},
-    "audit": ASSEMBLED | {"training"},
+    "audit": ASSEMBLED | {"training", "federated"},
     "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "federated"},
     "__main__": {"cli"},
 }

@@ -57,6 +57,11 @@ def run(
             "plan", "without noise" if isinstance(plan, Plan) else plan, "a plan whose releases all have noise",
             problem="makes no claim that could be audited", cure="Calibrate it, or give it a noise_multiplier.",
         )  # fmt: skip
+    if plan.shared_noise is not None:
+        raise InputError(
+            "plan", plan.method, "a plan whose noise is added at the server",
+            problem="has noise that clients add", cure="Audit the same plan without survivors.",
+        )  # fmt: skip
     check_tier(randomness)
     started = time.perf_counter()
     say = announce or (lambda text: None)
