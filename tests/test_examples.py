@@ -22,7 +22,7 @@ SAYS = {
     "people": "when one person is added or removed",
     "verify": "after one bit was changed: files failed",
 }
-SLOW = {"compose", "own_model", "people"}
+SLOW = {"compose", "federated", "own_model", "people"}
 
 
 @pytest.mark.parametrize(

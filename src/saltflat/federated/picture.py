@@ -53,9 +53,9 @@ def draw_partition(
         some = f"{len(shown)} of {len(counts)}" if len(shown) < len(counts) else f"all {len(counts)}"
         axes.set_title(f"{title}, {clients.kind}" if clients.kind else title, loc="left", fontsize=14)
         axes.set(ylabel="share of the client's rows", ylim=(0, 1), xlim=(-0.6, len(shown) - 0.4), xticks=[])
+        each = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
         below.set(
-            ylabel="rows",
-            xlabel=f"clients ({some} shown, sorted by their main class); {sizes.min()} to {sizes.max()} rows each",
+            ylabel="rows", xlabel=f"clients ({some} shown, sorted by their main class), {each} rows each"
         )
         if len(classes) <= MOST_NAMED:
             handles, names = axes.get_legend_handles_labels()
