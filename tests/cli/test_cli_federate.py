@@ -110,6 +110,7 @@ def test_bad_input_is_a_sentence(arguments: tuple[str, ...], says: str, run: Ins
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_its_own_options(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "saltflat", "federate", *QUICK, "--rounds", "60", "--out", str(out)]
