@@ -16,6 +16,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "accounting": "jointly 1.000",
     "compose": "same cost without it: True",
+    "federated": "when one client is added or removed",
     "flatness": "wideness: dp-sat gains",
     "own_loop": "the plan's ε = 3.000",
     "own_model": "mixing         direct (derived weight)",
@@ -24,7 +25,7 @@ SAYS = {
     "synthesis": "public rows among the private ones: 0",
     "verify": "after one bit was changed: files failed",
 }
-SLOW = {"compose", "own_model", "people", "spiral", "synthesis"}
+SLOW = {"compose", "federated", "own_model", "people", "spiral", "synthesis"}
 
 
 @pytest.mark.parametrize(

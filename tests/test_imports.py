@@ -30,12 +30,14 @@ MAY_IMPORT = {
     "models": {"errors"},
     "training": ASSEMBLED,
     "synthesis": {"errors", "data", "models", "record"},
+    "federated": ASSEMBLED | {"training"},
     "bench": ASSEMBLED | {"training"},
-    "audit": ASSEMBLED | {"training"},
+    "audit": ASSEMBLED | {"training", "federated"},
     "report": VALUES | {"record"},
     "geometry": ASSEMBLED | {"training"},
     "public": ASSEMBLED | {"training", "synthesis", "report"},
-    "cli": ASSEMBLED | {"training", "theory", "audit", "bench", "geometry", "public", "report", "synthesis"},
+    "cli": ASSEMBLED
+    | {"training", "theory", "audit", "bench", "federated", "geometry", "public", "report", "synthesis"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

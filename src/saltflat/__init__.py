@@ -12,9 +12,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saltflat import accounting, audit, data, geometry, models, plans, public, synthesis, theory
+    from saltflat import (
+        accounting,
+        audit,
+        data,
+        federated,
+        geometry,
+        models,
+        plans,
+        public,
+        synthesis,
+        theory,
+    )
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
+    from saltflat.federated.run import federate
     from saltflat.plan import Budget, Phase, Plan
     from saltflat.record.account import Account
     from saltflat.record.verify import verify
@@ -43,6 +55,7 @@ _HOMES = {
     "Tuned": "saltflat.training.trials",
     "clipped_sum": "saltflat.engine",
     "evaluate_privately": "saltflat.training.evaluate_privately",
+    "federate": "saltflat.federated.run",
     "fit": "saltflat.training.fit",
     "layer_rules": "saltflat.training.prepare",
     "steps": "saltflat.training.fit",
@@ -53,6 +66,7 @@ _CHAPTERS = (
     "accounting",
     "audit",
     "data",
+    "federated",
     "geometry",
     "models",
     "plans",
@@ -80,6 +94,8 @@ __all__ = [
     "clipped_sum",
     "data",
     "evaluate_privately",
+    "federate",
+    "federated",
     "fit",
     "geometry",
     "layer_rules",

@@ -12,22 +12,32 @@ from saltflat.plan import (
     AdaDps,
     AutomaticClipping,
     Budget,
+    CentralNoise,
     Dope,
     Ema,
+    Federation,
     FlatClipping,
     FreshQuery,
+    LocalTraining,
     MirrorDescent,
     Multiplicity,
     NoAscent,
     NoAveraging,
+    NoMask,
     NoPublicGradient,
     Optimizer,
+    OwnGradient,
+    OwnMask,
     PerLayerClipping,
     Phase,
     Plan,
     Poisson,
     PreviousRelease,
+    PublicMask,
     QuantileClipping,
+    RandomMask,
+    ReleaseMask,
+    SharedNoise,
     Swa,
     TruncatedPoisson,
 )
@@ -41,6 +51,7 @@ ascents = st.one_of(
     st.builds(PreviousRelease, fraction, fraction, st.booleans()),
     st.builds(FreshQuery, fraction, positive),
 )
+client_ascents = st.one_of(st.builds(NoAscent), st.builds(OwnGradient, fraction, st.booleans()))
 averagings = st.one_of(
     st.builds(NoAveraging), st.builds(Swa, fraction, st.integers(1, 50)), st.builds(Ema, fraction)
 )
@@ -76,6 +87,54 @@ budgets = st.builds(
     st.sampled_from(["add-remove", "zero-out"]),
     st.sampled_from(["example", "person", "client"]),
 )
+
+ratios = st.floats(0.001, 1.0)
+masks = st.one_of(
+    st.builds(NoMask),
+    st.builds(RandomMask, ratios, st.booleans()),
+    st.builds(ReleaseMask, ratios, fraction, st.integers(0, 5)),
+    st.builds(PublicMask, ratios),
+    st.builds(OwnMask, ratios),
+)
+trainings = st.builds(
+    LocalTraining, st.integers(1, 50), st.integers(1, 500), positive, fraction, fraction, fraction, fraction, fraction
+)  # fmt: skip
+
+
+@st.composite
+def federated_plans(draw: st.DrawFn) -> Plan:
+    """Plans over clients, in any combination that is allowed."""
+    shared, clients, sigma = draw(st.booleans()), draw(st.integers(1, 10**5)), draw(st.none() | positive)
+    stretches = tuple(
+        Phase(
+            draw(st.integers(1, 1000)),
+            draw(positive),
+            sigma,
+            draw(positive),
+            draw(client_ascents),
+            draw(positive),
+        )
+        for _ in range(draw(st.integers(1, 2)))
+    )
+    placement = SharedNoise(draw(st.integers(1, clients))) if shared else CentralNoise()
+    clip = (
+        st.builds(FlatClipping)
+        if shared
+        else st.builds(FlatClipping) | st.builds(AutomaticClipping, positive)
+    )
+    relation = "zero-out" if shared else draw(st.sampled_from(["add-remove", "zero-out"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return Plan(
+            Poisson(clients, draw(st.integers(1, clients))),
+            stretches,
+            Budget(draw(positive), draw(st.floats(1e-12, 0.5)), relation, "client"),
+            draw(optimizers),
+            draw(st.builds(NoAveraging) | st.builds(Ema, fraction)),
+            draw(clip),
+            method=draw(words),
+            federation=Federation(draw(trainings), draw(masks), placement),
+        )
 
 
 @st.composite

@@ -25,7 +25,7 @@ def sample() -> dict[str, Any]:
     return plan.to_dict()
 
 
-@given(plan_strategies.plans())
+@given(plan_strategies.plans() | plan_strategies.federated_plans())
 @bounded(150)
 def test_json_and_toml_give_back_the_same_plan(plan: Plan) -> None:
     """All parts, infinite numbers and missing ones. Fails when a field is left out (tried)."""
@@ -137,7 +137,7 @@ junk = st.recursive(
 )
 
 
-@given(st.data(), plan_strategies.plans())
+@given(st.data(), plan_strategies.plans() | plan_strategies.federated_plans())
 @bounded(150)
 def test_damaged_files_raise_nothing_else(data: st.DataObject, plan: Plan) -> None:
     """Any value anywhere may be replaced by anything: a plan, or one error with all faults."""

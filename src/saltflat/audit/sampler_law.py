@@ -19,15 +19,19 @@ STEPS = 200
 
 def joins(subject: Subject, units: int, steps: int) -> tuple[Tensor, bool]:
     """Who joined which step, a row a step; and whether anyone joined a step twice."""
-    sample = Rows(torch.ones(units, 1), torch.zeros(units), torch.ones(units, dtype=torch.float64))
+    each = 1 if subject.plan.federation is None else subject.rows_a_unit
+    rows = units * each
+    sample = Rows(torch.ones(rows, 1), torch.zeros(rows), torch.ones(rows, dtype=torch.float64))
     small = subject.with_model(nn.Linear(1, 1, bias=False), sample, lambda outputs, _: outputs.sum(1))
-    small.plan = small.plan.changed(budget=replace(small.plan.budget, unit="example"))  # a row a unit
+    if small.plan.federation is None:
+        small.plan = small.plan.changed(budget=replace(small.plan.budget, unit="example"))  # a row a unit
     phase = small.plan.phases[0]
-    found = torch.zeros(steps, units, dtype=torch.int16)
+    found = torch.zeros(steps, rows, dtype=torch.int16)
     passes = len(phase.query_noises) * small.plan.multiplicity.views
     trace = small.run(sample, small.of_phase(phase, steps))
     assert len(trace.releases) == steps
-    return _by_step(trace.rows, trace.marks, found, passes)
+    joined, twice = _by_step(trace.rows, trace.marks, found, passes)
+    return joined[:, ::each], twice
 
 
 def _by_step(rows: list[Tensor], marks: list[int], found: Tensor, passes: int) -> tuple[Tensor, bool]:
@@ -116,6 +120,8 @@ def sampler_check(subject: Subject, rows: int = 200_000) -> Check:
     sampling = subject.plan.sampling
     if subject.randomness == "exact":
         rows = min(rows, 3000)  # every unit has a pass of its own
+    elif subject.plan.federation is not None:
+        rows = min(rows, 20_000)
     steps = STEPS if rows >= 50_000 else 40
     units = max(2, min(sampling.population, math.ceil(rows / steps / sampling.rate)))
     joined, twice = joins(subject, units, steps)

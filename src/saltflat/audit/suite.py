@@ -63,6 +63,11 @@ def run(
             problem="also looks at public data, which an audit does not make up",
             cure="Audit the same plan without it: sampling, clip and noise are the same.",
         )  # fmt: skip
+    if plan.shared_noise is not None:
+        raise InputError(
+            "plan", plan.method, "a plan whose noise is added at the server",
+            problem="has noise that clients add", cure="Audit the same plan without survivors.",
+        )  # fmt: skip
     check_tier(randomness)
     started = time.perf_counter()
     say = announce or (lambda text: None)

@@ -20,8 +20,11 @@ from torch import Tensor, nn
 from saltflat.data.source import Examples, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.errors import PrivacyWarning
+from saltflat.federated import Clients, prepare_rounds
 from saltflat.plan import (
+    Federation,
     FreshQuery,
+    LocalTraining,
     NoAscent,
     NoAveraging,
     Phase,
@@ -36,6 +39,10 @@ from saltflat.training.losses import default_loss
 from saltflat.training.prepare import prepare
 
 ROWS_A_PERSON = 2
+
+# A client that takes one plain step has its gradient as update, so that worlds can be compared as with rows. Masks
+# are fixed before a round and public; without one, every coordinate is there to be looked at.
+ONE_STEP = Federation(LocalTraining(1, ROWS_A_PERSON, 1.0, momentum=0.0, decay=0.0))
 
 
 @dataclass
@@ -125,6 +132,11 @@ def _paired(first: Any, second: Any) -> Any:
     return torch.cat([first, second])
 
 
+def _clients(rows: Rows, numbers: Tensor) -> Clients:
+    """The same rows as clients of a few rows each."""
+    return Clients(Examples(rows.inputs, numbers), numbers.split(ROWS_A_PERSON), "under audit")
+
+
 @dataclass
 class Subject:
     """A model, the shape of its data, a loss and a plan, under audit. The model is a copy."""
@@ -172,12 +184,19 @@ class Subject:
 
         people = plan.budget.unit == "person"
         with quietly():
-            session = prepare(
-                self.model, Examples(rows.inputs, numbers), plan,
-                loss_fn=loss, optimizer=lambda parameters: Watching(parameters, trace, rate),
-                groups=numbers // ROWS_A_PERSON if people else None,
-                seed=seed, micro_batch=micro_batch, randomness=self.randomness,
-            )  # fmt: skip
+            if plan.federation is not None:
+                session = prepare_rounds(
+                    self.model, _clients(rows, numbers), plan.changed(federation=ONE_STEP),
+                    loss_fn=loss, optimizer=lambda parameters: Watching(parameters, trace, rate),
+                    seed=seed, randomness=self.randomness, together=1,
+                )  # fmt: skip
+            else:
+                session = prepare(
+                    self.model, Examples(rows.inputs, numbers), plan,
+                    loss_fn=loss, optimizer=lambda parameters: Watching(parameters, trace, rate),
+                    groups=numbers // ROWS_A_PERSON if people else None,
+                    seed=seed, micro_batch=micro_batch, randomness=self.randomness,
+                )  # fmt: skip
         trace.rows.clear()  # those of the checks before the start
         trace.ledger = session.ledger
         for _ in session.loop:
@@ -193,7 +212,7 @@ class Subject:
     @property
     def rows_a_unit(self) -> int:
         """How many rows one unit has here."""
-        return ROWS_A_PERSON if self.plan.budget.unit == "person" else 1
+        return 1 if self.plan.budget.unit == "example" else ROWS_A_PERSON
 
     def units(self, count: int, factor: float = 1.0) -> Rows:
         """So many units of made-up rows."""

@@ -81,6 +81,7 @@ def whole_step(model: str, batch_size: int, population: int, rounds: int) -> dic
 
     def look_ahead() -> None:
         copied.set_state(loop.mechanism.randomness.sampling.get_state())
+        assert loop.source is not None
         rows[:] = loop.source.fetch(draw(loop.plan.sampling, population, copied))
 
     def alone() -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "recipe": "all that public data can give: synthesis, warm-up, private training, report",
     "compare": "train several methods side by side, with several seeds",
     "tune": "choose settings within the budget, or on public data",
+    "federate": "train one model over many clients, each protected as a whole",
     "evaluate": "the accuracy of a run on private rows, released with noise",
     "calibrate": "from a budget to the noise it asks for",
     "account": "from noise to the budget it costs",

@@ -84,7 +84,7 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     try:
         if options["resume"]:
             run, summary = resume_once(
-                options["resume"], _given(ctx, options), announce=announce, progress=progress
+                options["resume"], given_options(ctx, options), announce=announce, progress=progress
             )
         else:
             run, summary = train_once(options, out=out, announce=announce, progress=progress)
@@ -108,7 +108,7 @@ def command(ctx: click.Context, /, **params: Any) -> None:
         click.echo(str(run.certificate), err=True)
 
 
-def _given(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+def given_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
     """What the command line or the run file said, and not what options are by default."""
     typed = click.core.ParameterSource.COMMANDLINE
     defaults = {option.name: option.get_default(ctx) for option in ctx.command.params}

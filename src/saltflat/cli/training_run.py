@@ -159,7 +159,7 @@ def resume_once(
     """Go on with a run that the command line started. ``given`` may say only what it was started with."""
     _refuse_tuning(RunFolder(folder))
     opened = RunFolder.open(folder, "resume")
-    facts = _facts_of(opened)
+    facts = facts_of(opened)
     options = facts["options"]
     for word, value in given.items():
         if word in STARTED_WITH and options.get(word) != value:
@@ -232,13 +232,13 @@ def _every(options: dict[str, Any]) -> float:
 def started_with(folder: RunFolder) -> dict[str, Any] | None:
     """The options that the command line started a run with; None if it was started from Python."""
     try:
-        options: dict[str, Any] = _facts_of(folder)["options"]
+        options: dict[str, Any] = facts_of(folder)["options"]
     except InputError:
         return None
     return options
 
 
-def _facts_of(folder: RunFolder) -> dict[str, Any]:
+def facts_of(folder: RunFolder) -> dict[str, Any]:
     """What the command line stored when it started the run."""
     about = folder.read_json("run.json")
     facts = about.get("facts") if isinstance(about, dict) else None

@@ -52,13 +52,13 @@ def stopped(words: str, go_on: str | None = None) -> NoReturn:
     raise click.exceptions.Exit(STOPPED)
 
 
-def stopped_run(folder: Path) -> NoReturn:
+def stopped_run(folder: Path, command: str = "train") -> NoReturn:
     """End after Ctrl-C, with the command that goes on, if the run can."""
     ledger = folder / "ledger.jsonl"
     if (folder / "checkpoint" / "state.safetensors").exists():
         stopped(
             "What was released so far stays recorded in the ledger.",
-            f"saltflat train --resume {shlex.quote(str(folder))}",
+            f"saltflat {command} --resume {shlex.quote(str(folder))}",
         )
     if ledger.exists() and (folder / "plan.json").exists():
         stopped(f"What was released so far stays recorded in {ledger}. Without checkpoints it cannot go on.")

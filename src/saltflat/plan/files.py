@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from saltflat.errors import InputError, SaltflatError, nearest
-from saltflat.plan import parts
+from saltflat.plan import federation, parts
 from saltflat.plan.budget import Budget
 from saltflat.plan.phase import Phase
 from saltflat.plan.plan import FORMAT, Plan
@@ -23,6 +23,8 @@ _KINDS: dict[str, dict[str, type]] = {
     "clipping": {c.kind: c for c in get_args(parts.Clipping)},
     "multiplicity": {parts.Multiplicity.kind: parts.Multiplicity},
     "public_gradient": {c.kind: c for c in get_args(parts.PublicGradient)},
+    "mask": {c.kind: c for c in get_args(federation.Mask)},
+    "placement": {c.kind: c for c in get_args(federation.Placement)},
 }
 
 
@@ -59,6 +61,8 @@ def from_dict(data: Any) -> Plan:
             built[key] = _build(Budget, value, key, faults)
         elif key == "optimizer":
             built[key] = None if value is None else _build(parts.Optimizer, value, key, faults)
+        elif key == "federation":
+            built[key] = None if value is None else _build(federation.Federation, value, key, faults)
         elif key == "notes":
             built[key] = tuple(value) if isinstance(value, list) else (value,)
         else:
@@ -156,8 +160,11 @@ def _fields(cls: type, data: Any, where: str, faults: list[str]) -> dict[str, An
 def _build(cls: type, data: Any, where: str, faults: list[str]) -> Any:
     before = len(faults)
     fields = _fields(cls, data, where, faults)
-    if "ascent" in fields:
-        fields["ascent"] = _part("ascent", fields["ascent"], f"{where}.ascent", faults)
+    for family in ("ascent", "mask", "placement"):
+        if family in fields:
+            fields[family] = _part(family, fields[family], f"{where}.{family}", faults)
+    if "local" in fields:
+        fields["local"] = _build(federation.LocalTraining, fields["local"], f"{where}.local", faults)
     if len(faults) > before:
         return None
     try:

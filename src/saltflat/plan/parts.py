@@ -85,7 +85,28 @@ class FreshQuery:
         return f"fresh query, ρ {self.rho:g}, σ ratio {self.noise_ratio:g}"
 
 
-Ascent = NoAscent | PreviousRelease | FreshQuery
+@dataclass(frozen=True)
+class OwnGradient:
+    """At w + ρ g/‖g‖ with g a client's own gradient on its own batch: SAM inside the client (DP-FedSAM).
+
+    ``adaptive`` scales by the weights: w + ρ T²g/‖Tg‖ with T = |w| + 0.01 (ASAM). Free, because the client's
+    whole update is clipped afterwards. For plans over clients only.
+    """
+
+    rho: float
+    adaptive: bool = False
+
+    kind = "own-gradient"
+
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+        check_kind("adaptive", self.adaptive, bool)
+
+    def __str__(self) -> str:
+        return f"own gradient, ρ {self.rho:g}" + (", adaptive" if self.adaptive else "")
+
+
+Ascent = NoAscent | PreviousRelease | FreshQuery | OwnGradient
 
 
 # --- averaging: over released iterates only ---------------------------------------------------------

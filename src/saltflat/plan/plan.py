@@ -23,25 +23,29 @@ from saltflat.accounting import (
 )
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.plan.budget import Budget
+from saltflat.plan.federation import Federation, SharedNoise
 from saltflat.plan.parts import (
     LATER,
     Averaging,
     Clipping,
     FlatClipping,
     Multiplicity,
+    NoAscent,
     NoAveraging,
     NoPublicGradient,
     Optimizer,
+    OwnGradient,
+    PerLayerClipping,
     PublicGradient,
     QuantileClipping,
     Swa,
     check_kind,
 )
 from saltflat.plan.phase import Phase
-from saltflat.plan.sampling import Sampling
+from saltflat.plan.sampling import Sampling, TruncatedPoisson
 
 FORMAT = 2
-"""2: public gradients. A plan without them is written as format 1, byte for byte as before."""
+"""2: public gradients and clients. A plan without them is written as format 1, byte for byte as before."""
 
 _FAMILIES: dict[str, Any] = {
     "sampling": Sampling,
@@ -78,6 +82,7 @@ class Plan:
     method: str = "dp-sgd"
     notes: tuple[str, ...] = ()
     public_gradient: PublicGradient = field(default_factory=NoPublicGradient, metadata=LATER)
+    federation: Federation | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", tuple(self.phases))
@@ -95,6 +100,7 @@ class Plan:
             check_kind("notes", note, str)
         if len({phase.learning_rate is None for phase in self.phases}) > 1:
             raise InputError("learning_rate", None, "a learning rate in every phase or in none")
+        self._check_federation()
         averaging = self.averaging
         if isinstance(averaging, Swa) and int(averaging.start * self.steps) + averaging.every > self.steps:
             raise InputError(
@@ -109,6 +115,48 @@ class Plan:
                 PrivacyWarning,
                 stacklevel=3,
             )
+
+    def _check_federation(self) -> None:
+        federation = self.federation
+        if federation is None:
+            if any(isinstance(phase.ascent, OwnGradient) for phase in self.phases):
+                raise InputError(
+                    "ascent", "own-gradient", "a plan over clients", problem="is an ascent inside a client",
+                    cure="Give the plan a federation, or take previous-release or fresh-query.",
+                )  # fmt: skip
+            return
+        check_kind("federation", federation, Federation)
+        if self.budget.unit != "client":
+            raise InputError("unit", self.budget.unit, "unit='client' in a plan with a federation")
+        for phase in self.phases:
+            check_kind("ascent", phase.ascent, NoAscent | OwnGradient)
+        if isinstance(self.clipping, PerLayerClipping):
+            raise InputError(
+                "clipping", str(self.clipping), "a clip of the whole update", problem="leaves tensors by themselves",
+                cure="Use flat clipping.",
+            )  # fmt: skip
+        if self.multiplicity != Multiplicity():
+            raise InputError("multiplicity", str(self.multiplicity), "one view in a plan over clients")
+        if isinstance(federation.placement, SharedNoise):
+            self._check_shared(federation.placement, federation)
+
+    def _check_shared(self, placement: SharedNoise, federation: Federation) -> None:
+        """With shared noise the server sees sums only, and everyone may know who took part."""
+        if self.budget.relation != "zero-out":
+            raise InputError(
+                "relation", self.budget.relation, "relation='zero-out' with shared noise",
+                problem="would hide who takes part, which the server sees",
+            )  # fmt: skip
+        if not isinstance(self.clipping, FlatClipping) or isinstance(self.sampling, TruncatedPoisson):
+            raise InputError(
+                "placement", str(placement), "flat clipping and Poisson sampling with shared noise",
+                problem="leaves nobody to see the updates one by one",
+            )  # fmt: skip
+        if placement.survivors > self.sampling.population:
+            raise InputError(
+                "survivors", placement.survivors, f"survivors <= clients={self.sampling.population}",
+                problem="is more than there are clients",
+            )  # fmt: skip
 
     # --- the privacy event ------------------------------------------------------------------------
 
@@ -125,8 +173,20 @@ class Plan:
             count = min(phase.steps, left)
             left -= count
             if count:
-                events.append(self.sampling.event(self.effective_noise(phase), count))
+                events.append(self.event(phase, count))
         return tuple(events)
+
+    @property
+    def shared_noise(self) -> SharedNoise | None:
+        """The placement of the noise if clients share it: then cohorts are public, and sampling is not counted."""
+        placement = None if self.federation is None else self.federation.placement
+        return placement if isinstance(placement, SharedNoise) else None
+
+    def event(self, phase: Phase, steps: int) -> SampledGaussian:
+        """What ``steps`` releases of a phase cost."""
+        if self.shared_noise is not None:
+            return SampledGaussian(self.effective_noise(phase), 1.0, steps)
+        return self.sampling.event(self.effective_noise(phase), steps)
 
     def query_noises(self, phase: Phase) -> tuple[float, ...]:
         """The noise multiplier of every query on one batch: ascent, descent, and the count of a quantile."""
@@ -156,7 +216,7 @@ class Plan:
 
     def phase_epsilon(self, phase: Phase) -> float:
         """What one phase would cost alone."""
-        return epsilon([self.sampling.event(self.effective_noise(phase), phase.steps)], self.budget.delta)
+        return epsilon([self.event(phase, phase.steps)], self.budget.delta)
 
     def calibrated_to(self, budget: Budget) -> Plan:
         """The same plan with the least noise that keeps it within ``budget``.

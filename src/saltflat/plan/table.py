@@ -12,8 +12,9 @@ from saltflat.plan.plan import Plan
 def plan_table(plan: Plan, rules: Mapping[str, str]) -> str:
     """Phases with steps, noise, clip, ascent and cost; then the total and what it means; then the layers."""
     budget = plan.budget
-    lines = [f"{plan.method}: {plan.steps} steps over {plan.sampling}"]
-    header = ["phase", "steps", "noise σ", "clip", "learning rate", "ascent", "ε alone"]
+    steps = "steps" if plan.federation is None else "rounds"
+    lines = [f"{plan.method}: {plan.steps} {steps} over {plan.sampling}"]
+    header = ["phase", steps, "noise σ", "clip", "learning rate", "ascent", "ε alone"]
     rows = []
     for number, phase in enumerate(plan.phases, start=1):
         solved = phase.noise_multiplier is not None
@@ -35,6 +36,8 @@ def plan_table(plan: Plan, rules: Mapping[str, str]) -> str:
     )
     if not isinstance(plan.public_gradient, NoPublicGradient):
         lines.append(f"  public gradients: {plan.public_gradient}")
+    if plan.federation is not None:
+        lines.append(f"  {plan.federation}")
     if plan.is_solved:
         lines += _totals(plan)
     else:

@@ -13,6 +13,7 @@ from saltflat.plan import (
     Averaging,
     Budget,
     Clipping,
+    Federation,
     FlatClipping,
     Multiplicity,
     NoAveraging,
@@ -91,9 +92,9 @@ class Frame:
         self.learning_rate: float | None = self.get("learning_rate")
         self.optimizer = self._optimizer()
 
-    def plan(self, method: str, *phases: Phase) -> Plan:
+    def plan(self, method: str, *phases: Phase, federation: Federation | None = None) -> Plan:
         """The plan of these phases, calibrated if a budget was given, accounted if the noise was."""
-        plan = self.draft(method, *phases)
+        plan = self.draft(method, *phases, federation=federation)
         if not plan.is_solved:
             return plan.calibrated_to(self.budget)
         if self.get("noise_multiplier") is None and not math.isinf(self.budget.epsilon):
@@ -102,7 +103,7 @@ class Frame:
         spent = max(plan.epsilon, sys.float_info.min)
         return plan.changed(budget=replace(self.budget, epsilon=spent))
 
-    def draft(self, method: str, *phases: Phase) -> Plan:
+    def draft(self, method: str, *phases: Phase, federation: Federation | None = None) -> Plan:
         """The plan of these phases as they are, solved or not."""
         return Plan(
             self.sampling,
@@ -115,6 +116,7 @@ class Frame:
             method,
             tuple(self.notes),
             self.get("public_gradient", NoPublicGradient()),
+            federation,
         )
 
     def get(self, key: str, default: Any = None) -> Any:

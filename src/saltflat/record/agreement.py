@@ -47,6 +47,8 @@ def _expected(plan: Plan, tier: object) -> Iterator[dict[str, object]]:
 
 def sampling_facts(plan: Plan) -> dict[str, object]:
     """How a plan samples, as the ledger records it."""
+    if plan.shared_noise is not None:  # everyone may know who is in a cohort: sampling does not count
+        return {"sampler": "public-cohorts", "rate": 1.0}
     sampling = plan.sampling
     facts: dict[str, object] = {"sampler": sampling.kind, "rate": sampling.rate}
     if (cap := getattr(sampling, "cap", None)) is not None:
@@ -61,6 +63,7 @@ _KEYS = {
         "plan_hash", "step", "phase", "queries", "noise_multipliers", "clip_norm", "sampler", "rate", "randomness",
     },
     "resume": _LINKS | {"step", "replayed", "lost", "randomness"},
+    "aborted": _LINKS | {"step", "answers", "needed", "randomness"},
     "account": _LINKS | {"account", "account_id", "reservation"},
 }  # fmt: skip
 
@@ -93,6 +96,8 @@ def check_entries(ledger: Ledger, plan: Plan) -> None:
             recorded += 1
             wanted |= {"plan_hash": plan.hash}
             _check_clip_norm(entry, plan)
+        elif kind == "aborted":
+            _check_aborted(entry, plan, recorded)
         else:
             _check_resume(entry, recorded, seeded=seeded)
         for key, value in wanted.items():
@@ -109,6 +114,16 @@ def _check_clip_norm(entry: dict[str, Any], plan: Plan) -> None:
     if not is_number(value) or not (0 < value < float("inf") if adapts else value == planned):
         raise LedgerError(
             f"Entry {entry['entry']} of the ledger has clip_norm = {stated!r}; the plan says {planned!r}."
+        )
+
+
+def _check_aborted(entry: dict[str, Any], plan: Plan, recorded: int) -> None:
+    """Of a round with too few answers: the last one that was recorded, in a plan whose clients share the noise."""
+    shared, answers = plan.shared_noise, entry["answers"]
+    sound = shared is not None and same(entry["step"], recorded) and same(entry["needed"], shared.survivors)
+    if not sound or type(answers) is not int or not 0 <= answers < entry["needed"]:
+        raise LedgerError(
+            f"Entry {entry['entry']} of the ledger does not record an aborted round of this plan."
         )
 
 

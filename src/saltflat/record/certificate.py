@@ -141,7 +141,7 @@ def certify(
     if selection is not None and not reasons:
         claimed, replaced, second = selection["epsilon"], None, None
         accountant = "dp-accounting RDP, repeat-and-select"
-    parts = shares([plan.sampling.event(plan.effective_noise(phase), phase.steps) for phase in plan.phases])
+    parts = shares([plan.event(phase, phase.steps) for phase in plan.phases])
     return sealed(
         {
             "saltflat_certificate": FORMAT,
@@ -166,7 +166,7 @@ def certify(
                 for phase, share in zip(plan.phases, parts)
             ],
             "clipping": str(plan.clipping),
-            "sampler": {"kind": plan.sampling.kind}
+            "sampler": {"kind": sampling_facts(plan)["sampler"]}
             | {key: value for key, value in sampling_facts(plan).items() if key in ("rate", "cap")},
             "population": plan.sampling.population,
             "divisor": plan.sampling.batch_size,
@@ -186,6 +186,7 @@ def certify(
             "selection": selection,
             **({"public": [dict(entry) for entry in public]} if public else {}),
             "trust": TRUST,
+            **_federated(plan),
             "account": _account(ledger),
             "plan_hash": plan.hash,
             "planned_releases": plan.steps,
@@ -212,6 +213,26 @@ def sealed(data: Mapping[str, Any]) -> Certificate:
 
 def _plain(value: float) -> float | str:
     return "inf" if math.isinf(value) else value
+
+
+def _federated(plan: Plan) -> dict[str, Any]:
+    """Of a plan over clients: against whom the claim holds. Other certificates do not have the key."""
+    if plan.federation is None:
+        return {}
+    shared = plan.shared_noise
+    if shared is None:
+        against = (
+            "everyone who sees the models, and knows neither who took part in which round nor single updates; "
+            "not the server, which sees every update and is trusted to clip, to add the noise and to keep quiet"
+        )
+    else:
+        against = (
+            "everyone who sees the models, and the server, which sees sums of at least "
+            f"{shared.survivors} answers: as long as secure aggregation hides single answers, and at least "
+            f"{shared.survivors} clients of every cohort add their noise and keep it to themselves"
+        )
+    return {"federation": {"noise": plan.federation.placement.kind, "released": str(plan.federation.mask),
+                           "against": against}}  # fmt: skip
 
 
 def _account(ledger: Ledger) -> dict[str, Any] | None:
@@ -263,6 +284,7 @@ def _words(data: dict[str, Any]) -> list[str]:
         f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
         f"Noise: tier {data['randomness']}. Ledger: {data['ledger_entries']} entries, head {data['ledger_head']}.",
+        *([f"Holds against {data['federation']['against']}."] if "federation" in data else []),
         *_chosen(data),
         *[f"Public data, which costs nothing: {public_words(entry)}." for entry in data.get("public", ())],
         *_account_words(data.get("account")),

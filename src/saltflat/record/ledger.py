@@ -95,6 +95,11 @@ class Ledger:
         tier = self._of_the_run("randomness")
         self._append({"kind": "resume", "step": step, "replayed": replayed, "lost": lost, **tier})
 
+    def abort_release(self, *, step: int, answers: int, needed: int) -> None:
+        """Record that a round was given up, because too few clients answered. It stays counted as a release."""
+        tier = self._of_the_run("randomness")
+        self._append({"kind": "aborted", "step": step, "answers": answers, "needed": needed, **tier})
+
     def record(self, kind: str, **facts: Any) -> None:
         """Any other entry: an account, an evaluation, a tuning. Returns only when it is on disk."""
         self._append({"kind": kind, **facts})

@@ -114,6 +114,9 @@ def _about(data: dict[str, Any]) -> list[str]:
     rows += [
         ("Public data", f"{text(public_words(entry))}; it costs nothing") for entry in data.get("public", ())
     ]
+    if (federation := data.get("federation")) is not None:
+        rows.append(("Against", text(federation["against"])))
+        rows.append(("Released", f"{text(federation['released'])}; noise: {text(federation['noise'])}"))
     if (tuned_on := data.get("tuned_on")) is not None:
         rows.append(("Tuning", f"settings chosen on public data ({text(tuned_on)}), which costs nothing"))
     if (selection := data.get("selection")) is not None:

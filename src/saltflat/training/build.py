@@ -7,14 +7,13 @@ norm, the noise, the divisor, and, from the same fields, what goes into the ledg
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.source import Source
 from saltflat.engine import clipping as clipping_functions
 from saltflat.engine.clipping import ClippingFunction
 from saltflat.mechanism.exact import Grid, noised_on_grid
@@ -141,7 +140,7 @@ def clipping_function(clipping: Clipping) -> ClippingFunction:
 
 def build_mechanism(
     plan: Plan,
-    source: Source,
+    source: Sized,
     ledger: Ledger,
     device: torch.device,
     seed: int | None,

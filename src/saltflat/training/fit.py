@@ -95,7 +95,7 @@ def fit(
     loop, folder = session.loop, session.folder
     try:
         try:
-            history = _trained(session, evaluate, callbacks, progress)
+            history = trained(session, evaluate, callbacks, progress)
         except BaseException as error:
             # what was released stays certified and usable
             session.close(finished=False)
@@ -111,7 +111,7 @@ def fit(
     return Run(loop.plan, model, certificate, history, loop.average.average, session.rules, where, seconds)
 
 
-def _trained(
+def trained(
     session: Session, evaluate: Any, callbacks: Sequence[Callback], progress: bool | None
 ) -> list[dict[str, Any]]:
     """Run the loop to its end; returns one row of metrics an epoch."""

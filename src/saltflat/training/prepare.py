@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -151,7 +151,7 @@ def prepare(
         raise InputError(
             "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
         )
-    _check_alone()
+    check_alone()
     unknown = [key for key in settings if key not in Settings.__annotations__]
     if unknown:
         raise InputError(
@@ -170,8 +170,8 @@ def prepare(
     check_every(every)
     account = opened(settings.get("account"))
     charge = None if account is None or resume is not None else charge_of(plan, seed)
-    where = _placed(model, settings.get("device"))
-    _check_provenance(data)
+    where = placed(model, settings.get("device"))
+    check_provenance(data)
     check_public(plan, public)
     source = _by_person(as_source(data), settings.get("groups"), plan)
     check_rows(plan.sampling, len(source))
@@ -183,9 +183,9 @@ def prepare(
     optimizer = build_optimizer(plan, model, settings.get("optimizer"))
     rules = _rehearsed(model, source, loss, plan.multiplicity, where)
     if test is not None:
-        _check_evaluation(model, test, loss, where)
+        check_evaluation(model, test, loss, where)
     if public is not None:
-        _check_evaluation(model, public, loss, where, "public")
+        check_evaluation(model, public, loss, where, "public")
     if len(source) != plan.sampling.population:
         warnings.warn(
             f"The data has {len(source)} {'people' if isinstance(source, People) else 'rows'} and the plan declares "
@@ -219,7 +219,7 @@ def prepare(
         return loop_with
 
     if resume is not None:
-        session = _resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
+        session = resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
         session.public = listed(plan, public, session.facts)
         return session
     facts = settings.get("facts")
@@ -230,24 +230,24 @@ def prepare(
     if out is None:
         ledger = Ledger()
         return Session(loop_with(ledger, seed), None, ledger, rules, facts=facts, public=shown)
-    return _begun(RunFolder.create(out), loop_with, rules, every, seed, facts, shown)
+    return begun(RunFolder.create(out), loop_with, rules, every, seed, facts, shown)
 
 
-def _begun(
+def begun(
     folder: RunFolder,
     loop_with: LoopWith,
     rules: dict[str, str],
     every: float,
     seed: int | None,
     facts: dict[str, Any] | None,
-    public: list[dict[str, Any]],
+    public: Sequence[dict[str, Any]] = (),
 ) -> Session:
     """A new run in a new folder. The plan comes last: with it the folder becomes a run."""
     try:
         ledger = folder.ledger()
         loop = loop_with(ledger, seed)
         loop.keeper = Keeper(folder, ledger, setup_of(loop, seed), every)
-        session = Session(loop, folder, ledger, rules, facts=facts, public=public)
+        session = Session(loop, folder, ledger, rules, facts=facts, public=list(public))
         loop.keeper.checkpoint(loop)
         if (spec := getattr(loop.model, "saltflat_spec", None)) is not None:
             folder.write_json("model.json", spec)
@@ -259,7 +259,7 @@ def _begun(
     return session
 
 
-def _resumed(
+def resumed(
     folder: RunFolder,
     loop_in: Callable[[str], LoopWith],
     rules: dict[str, str],
@@ -291,7 +291,7 @@ def _resumed(
         raise
 
 
-def _check_alone() -> None:
+def check_alone() -> None:
     """Refuse to be one of several ranks: each would train on all rows, and add noise for one release of its own."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
@@ -316,11 +316,11 @@ def layer_rules(model: nn.Module, data: Any, loss_fn: LossFunction | None = None
     'linear'
     """
     source = as_source(data)
-    where = _placed(model, None)
+    where = placed(model, None)
     return _rehearsed(model, source, _checked_loss(source, loss_fn, None), Multiplicity(), where)
 
 
-def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
+def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
     """Move the model to the device and set it to train; a model without weights is refused."""
     if not isinstance(model, nn.Module) or not trainable(model):
         raise InputError("model", model, "a torch.nn.Module with parameters that require gradients")
@@ -334,7 +334,7 @@ def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device
     return where
 
 
-def _check_evaluation(
+def check_evaluation(
     model: nn.Module, test: Any, loss: LossFunction, device: torch.device, argument: str = "evaluate"
 ) -> None:
     """Evaluate a few rows and throw the figures away."""
@@ -349,7 +349,7 @@ def _check_evaluation(
         ) from error  # fmt: skip
 
 
-def _check_provenance(data: Any) -> None:
+def check_provenance(data: Any) -> None:
     if isinstance(data, Examples) and data.provenance != "private":
         warnings.warn(
             f"This data is marked {data.provenance}: it needs no budget, and the plan spends one on it.",
@@ -373,7 +373,7 @@ def _by_person(source: Source, groups: Any, plan: Plan) -> Source:
         raise InputError(
             "unit", "client", "unit='example' or unit='person' in fit",
             problem="would claim more than training on rows protects",
-            cure="With clients on one machine, pass their ids as groups and protect them with unit='person'.",
+            cure="Train clients with sf.federate; or pass their ids as groups and protect them with unit='person'.",
         )  # fmt: skip
     if ids is not None and groups is None:
         warnings.warn(

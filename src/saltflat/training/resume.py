@@ -120,7 +120,8 @@ def check_setup(loop: Loop, facts: dict[str, Any], seed: int | None) -> None:
 def replay(loop: Loop, folder: RunFolder, ledger: Ledger) -> int:
     """Use the journal's releases again, in order; returns how many. They were released once: it costs nothing."""
     entries = {entry["step"]: entry["hash"] for entry in ledger.entries if entry["kind"] == "release"}
-    replayed = 0
+    given_up = {entry["step"] for entry in ledger.entries if entry["kind"] == "aborted"}
+    replayed, start = 0, loop.position
     for tensors, facts in folder.checkpoints.releases():
         step = facts.get("step")
         if not isinstance(step, int) or entries.get(step) != facts.get("entry"):
@@ -128,8 +129,10 @@ def replay(loop: Loop, folder: RunFolder, ledger: Ledger) -> int:
                 f"The journal holds the release of step {step}, and the ledger does not record it: "
                 "the ledger was cut or exchanged, and this run cannot go on."
             )
-        if step <= loop.position - replayed:
+        if step <= start:
             continue  # the checkpoint holds it
+        while loop.position + 1 < step and loop.position + 1 in given_up:
+            loop.pass_over(loop.position + 1)
         if step != loop.position + 1:
             raise DamagedError(f"The journal goes from step {loop.position} to {step}: it was changed.")
         released = release_from_journal(loop, tensors, facts)

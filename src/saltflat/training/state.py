@@ -60,7 +60,7 @@ def restore(loop: Loop, tensors: Mapping[str, Tensor], facts: Mapping[str, Any])
             raise ValueError(f"step {position!r} of {loop.plan.steps}")
         families = {
             family: _family(loop, family, tensors) if family in facts["families"] else None
-            for family in ("average", "direction", "moment")
+            for family in ("average", "direction", "moment", *_kept(loop))
         }
         plateau = _plateau(facts["plateau"])
         scale, count = number_from(facts["clip_scale"]), facts["average_count"]
@@ -87,6 +87,8 @@ def restore(loop: Loop, tensors: Mapping[str, Tensor], facts: Mapping[str, Any])
     loop.ascent.switched_off = facts["switched_off"]
     if loop.public_side is not None:
         loop.public_side.moment = families["moment"]
+    for family, held in _kept(loop).items():
+        held.update(families[family] or {})
 
 
 # --- a release, as the journal holds it -----------------------------------------------------------------
@@ -150,7 +152,13 @@ def _families(loop: Loop) -> dict[str, Tensors | None]:
         "average": loop.average.average,
         "direction": loop.ascent.direction,
         "moment": None if loop.public_side is None else loop.public_side.moment,
+        **_kept(loop),
     }
+
+
+def _kept(loop: Loop) -> dict[str, Tensors]:
+    """What is remembered of releases by whoever makes them."""
+    return {} if loop.asked is None else loop.asked.kept
 
 
 def _family(loop: Loop, family: str, tensors: Mapping[str, Tensor]) -> Tensors:

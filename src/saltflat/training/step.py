@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +82,21 @@ class Released:
     sharpness: float | None = None
 
 
+class Asked(Protocol):
+    """Who makes the releases of a loop, if they are not made from rows here: clients of a federation.
+
+    ``kept`` holds what it remembers of releases, by name, one tensor for each weight: part of the checkpoint.
+    """
+
+    kept: dict[str, dict[str, Tensor]]
+
+    def query(self, loop: Loop, number: int, phase: Phase) -> Released | None:
+        """The private half of a step: record, ask, add noise; None if nothing may be released."""
+
+    def observe(self, loop: Loop, number: int, released: Released) -> None:
+        """Remember a release, in the public half of a step."""
+
+
 @dataclass
 class Loop:
     """A model, its data and its plan, one release at a time.
@@ -88,11 +104,11 @@ class Loop:
     One step reads like the papers: displace by earlier releases, sum clipped gradients there, record, add
     noise, let the optimizer step at the weights themselves, remember the release, average the iterate. A
     ``keeper`` writes the release down before it is used. ``position`` is the last step of the plan that was
-    taken, or lost in a crash.
+    taken, given up, or lost in a crash. With ``asked`` the releases come from there instead of from ``source``.
     """
 
     model: nn.Module
-    source: Source
+    source: Source | None
     plan: Plan
     mechanism: Mechanism
     loss_fn: LossFunction
@@ -107,6 +123,7 @@ class Loop:
     hand_out_releases: bool = False
     handed_out: dict[str, Tensor] | None = field(default=None, repr=False)
     public_key: str = ""
+    asked: Asked | None = None
 
     def __post_init__(self) -> None:
         self.weights = trainable(self.model)
@@ -144,10 +161,14 @@ class Loop:
 
     def private_step(self, number: int, phase: Phase) -> None:
         """One release, and everything that follows from it."""
-        released = self.query(number, phase)
-        if self.keeper is not None:
-            self.keeper.journal(self, number, released)
-        self.use(number, phase, released)
+        ask = self.query if self.asked is None else partial(self.asked.query, self)
+        released = ask(number, phase)
+        if released is None:
+            self.pass_over(number)
+        else:
+            if self.keeper is not None:
+                self.keeper.journal(self, number, released)
+            self.use(number, phase, released)
         if self.keeper is not None:
             self.keeper.checkpoint_if_due(self)
 
@@ -192,6 +213,8 @@ class Loop:
         self.ascent.observe(phase.ascent, released.gradient, displacement, released.sharpness)
         if self.hand_out_releases:
             self.handed_out = {name: value.clone() for name, value in released.gradient.items()}
+        if self.asked is not None:
+            self.asked.observe(self, number, released)
         # last: some optimizers change gradients in place
         self.descend(released.gradient, number, phase, clip_norm)
         self.average.observe(number, self.weights)
@@ -200,7 +223,7 @@ class Loop:
         self.position = number
 
     def pass_over(self, number: int) -> None:
-        """Leave out a step whose release was recorded and lost."""
+        """Leave out a step whose release was recorded, and lost or given up."""
         self.enter(number, self.plan.phase_at(number - 1))
         self.position = number
 
@@ -229,6 +252,7 @@ class Loop:
         zeros. In the exact tier every unit is taken alone and rounded to the grid, so that nothing of one can
         touch the last bits of another.
         """
+        assert self.source is not None
         grid = self.mechanism.grid(clip_norm)
         total = {
             name: torch.zeros(weight.shape, dtype=torch.int64) if grid else torch.zeros_like(weight)

@@ -1,0 +1,298 @@
+"""`federate`: from a model, clients and a plan to a run. The loop, its record and its resuming are those of `fit`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import nn
+
+from saltflat.data.source import Examples, as_source, map_tensors
+from saltflat.engine.batch import LossFunction
+from saltflat.errors import InputError, PrivacyWarning, nearest
+from saltflat.federated.checks import check_model, rehearse
+from saltflat.federated.clients import Clients
+from saltflat.federated.diagnostics import LABEL, Diagnostics
+from saltflat.federated.local import Rows
+from saltflat.federated.protocol import Engine
+from saltflat.federated.server import Server
+from saltflat.federated.simulation import Simulation
+from saltflat.mechanism.exact import Grid
+from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, check_tier
+from saltflat.mechanism.sampling import check_rows
+from saltflat.plan import Plan, PublicMask
+from saltflat.record.folder import RunFolder
+from saltflat.record.ledger import Ledger
+from saltflat.training.build import build_mechanism
+from saltflat.training.evaluate import evaluate as measure
+from saltflat.training.fit import trained
+from saltflat.training.keep import EVERY, check_every
+from saltflat.training.losses import check_targets, cross_entropy, default_loss
+from saltflat.training.prepare import (
+    LoopWith,
+    Session,
+    begun,
+    check_alone,
+    check_evaluation,
+    check_seed,
+    placed,
+    resumed,
+)
+from saltflat.training.resume import finished_run, plan_of
+from saltflat.training.run import Run
+from saltflat.training.spend import AccountName, charge_of, opened, reserving
+from saltflat.training.step import Loop, Step, build_optimizer
+
+TRAIN_ROWS = 10_000
+
+
+class FederatedSettings(TypedDict, total=False):
+    """What `federate` takes beside the model, the clients and the plan."""
+
+    loss_fn: LossFunction | None
+    public: Any
+    out: str | Path | None
+    device: torch.device | str | None
+    seed: int | None
+    randomness: str | None
+    resume: str | Path | None
+    checkpoint_every: float
+    account: AccountName
+    facts: dict[str, Any] | None
+    together: int | None
+    diagnostics: Diagnostics | None
+    optimizer: Any
+
+
+def prepare_rounds(
+    model: nn.Module,
+    clients: Clients | Engine,
+    plan: Plan | None,
+    test: Any = None,
+    /,
+    **settings: Unpack[FederatedSettings],
+) -> Session:
+    """Check everything that can be checked, then set up the loop of rounds. Nothing is spent or written before.
+
+    ``clients`` are rows on this machine, or an engine that knows where clients are.
+    """
+    unknown = [key for key in settings if key not in FederatedSettings.__annotations__]
+    if unknown:
+        raise InputError(
+            unknown[0], settings.get(unknown[0]), "a known argument",
+            cure=nearest(unknown[0], list(FederatedSettings.__annotations__)),
+        )  # fmt: skip
+    out, resume, seed = settings.get("out"), settings.get("resume"), settings.get("seed")
+    if out is not None and resume is not None:
+        raise InputError(
+            "resume", str(resume), "out for a new run, or resume for one that was cut off",
+            problem=f"is given beside out={str(out)!r}",
+        )  # fmt: skip
+    plan = _checked_plan(plan if resume is None else plan_of(resume, plan))
+    check_alone()
+    check_seed(seed)
+    tier = settings.get("randomness")
+    if tier is not None:
+        check_tier(tier)
+    every = settings.get("checkpoint_every", EVERY)
+    check_every(every)
+    account = opened(settings.get("account"))
+    charge = None if account is None or resume is not None else charge_of(plan, seed)
+    where = placed(model, settings.get("device"))
+    check_model(model)
+    public = _public_rows(plan, settings.get("public"))
+    engine, loss = _engine(model, clients, where, settings)
+    check_rows(plan.sampling, len(engine))
+    optimizer = build_optimizer(plan, model, settings.get("optimizer"))
+    if test is not None:
+        check_evaluation(model, test, loss, where)
+    if len(engine) != plan.sampling.population:
+        warnings.warn(
+            f"There are {len(engine)} clients and the plan declares {plan.sampling.population}. "
+            "Rate, divisor and rounds stay as declared; the guarantee holds. This is said here and stored nowhere.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    diagnostics = settings.get("diagnostics")
+
+    def loop_in(tier: str) -> LoopWith:
+        _check_tier(plan, tier)
+
+        def loop_with(ledger: Ledger, seed: int | None) -> Loop:
+            mechanism = build_mechanism(plan, engine, ledger, where, seed, tier)
+            server = Server(engine, public, None if diagnostics is None else diagnostics.watch)
+            loop = Loop(model, None, plan, mechanism, loss, optimizer, None, where, asked=server)
+            server.begin(loop)
+            if isinstance(engine, Simulation):
+                engine.noise = mechanism.randomness.noise
+            return loop
+
+        return loop_with
+
+    rules = {"update": "one vector, clipped whole"}
+    if resume is not None:
+        return resumed(
+            RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, settings.get("account")
+        )
+    loop_with = reserving(loop_in(tier or TIER_FAST), account, charge, out)
+    if seed is not None:
+        torch.manual_seed(seed)
+    if out is None:
+        ledger = Ledger()
+        return Session(loop_with(ledger, seed), None, ledger, rules, facts=settings.get("facts"))
+    return begun(RunFolder.create(out), loop_with, rules, every, seed, settings.get("facts"))
+
+
+def federate(
+    model: nn.Module,
+    clients: Clients | Engine,
+    plan: Plan | None = None,
+    *,
+    evaluate: Any = None,
+    loss_fn: LossFunction | None = None,
+    callbacks: Sequence[Callable[[Step], None]] = (),
+    public: Any = None,
+    out: str | Path | None = None,
+    device: torch.device | str | None = None,
+    seed: int | None = None,
+    randomness: str | None = None,
+    progress: bool | None = None,
+    resume: str | Path | None = None,
+    checkpoint_every: float = EVERY,
+    account: AccountName = None,
+    together: int | None = None,
+    diagnostics: Diagnostics | None = None,
+    facts: dict[str, Any] | None = None,
+) -> Run:
+    """Train ``model`` over ``clients`` as ``plan`` says; the unit that is protected is the client.
+
+    ``clients`` come from `partition`, or are an `Engine`. ``public`` is what a mask from public data is made of.
+    ``together`` clients are trained at a time. ``diagnostics`` collects update norms, which no ε covers. Everything
+    else is as in `fit`: run folder, resuming after the last completed round, account, seed, tiers of randomness.
+
+    Guarantees: the plan's ε and δ for everything that one client holds, against those whom the certificate names,
+    whatever clients send. All checks come before the first release.
+
+    References: McMahan et al. 2018 (DP-FedAvg); Shi et al. 2023 (DP-FedSAM).
+
+    >>> import saltflat as sf
+    >>> rows = sf.data.load("digits")
+    >>> clients = sf.federated.partition(rows.train, 100, by="dirichlet", alpha=0.6)
+    >>> plan = sf.plans.dp_fedsam(epsilon=8, clients=100, rate=0.2, rounds=2, local_epochs=1)
+    >>> run = sf.federate(sf.models.build("mlp"), clients, plan, evaluate=rows.test, progress=False)
+    >>> run.certificate.data["unit"], run.epsilon <= 8
+    ('client', True)
+    """
+    if resume is not None and out is None and (done := finished_run(resume, model, plan)) is not None:
+        return done
+    if diagnostics is not None:
+        facts = {**(facts or {}), "diagnostics": LABEL}
+    session = prepare_rounds(
+        model, clients, plan, evaluate,
+        loss_fn=loss_fn, public=public, out=out, device=device, seed=seed, randomness=randomness, resume=resume,
+        checkpoint_every=checkpoint_every, account=account, together=together, diagnostics=diagnostics,
+        facts=facts,
+    )  # fmt: skip
+    loop, folder = session.loop, session.folder
+    if diagnostics is not None and folder is not None:
+        diagnostics.folder = folder.path
+    try:
+        try:
+            history = trained(session, evaluate, callbacks, progress)
+        except BaseException as error:
+            session.close(finished=False)
+            if folder is not None and folder.checkpoints.exist():
+                error.add_note(
+                    f"The run in {folder.path} can go on: sf.federate(..., resume={str(folder.path)!r})"
+                )
+            raise
+        certificate, seconds = session.close(finished=True), session.seconds
+    finally:
+        session.let_go()
+    where = None if folder is None else folder.path
+    run = Run(loop.plan, model, certificate, history, loop.average.average, session.rules, where, seconds)
+    if diagnostics is not None and isinstance(clients, Clients):
+        some = torch.cat(list(clients.rows_of))[:TRAIN_ROWS]
+        diagnostics.ended(
+            measure(model, clients.source.fetch(some), loop.device, loop.loss_fn).get("accuracy"),
+            run.accuracy,
+        )
+    return run
+
+
+def _checked_plan(plan: Plan | None) -> Plan:
+    if not isinstance(plan, Plan) or plan.federation is None:
+        raise InputError(
+            "plan", plan.method if isinstance(plan, Plan) else plan, "a plan over clients",
+            problem="is none" if isinstance(plan, Plan) else "is missing",
+            cure="Make one with sf.plans.dp_fedavg(...) or sf.plans.dp_fedsam(...).",
+        )  # fmt: skip
+    if not plan.is_solved:
+        raise InputError(
+            "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
+        )
+    return plan
+
+
+def _check_tier(plan: Plan, tier: str) -> None:
+    if tier != TIER_EXACT:
+        return
+    if plan.shared_noise is not None:
+        raise InputError(
+            "randomness", tier, "'fast' or 'secure' with shared noise",
+            problem="needs one exact Gaussian, and shares add up to another law",
+        )  # fmt: skip
+    for phase in plan.phases:
+        Grid.for_clip_norm(phase.clip_norm)
+
+
+def _public_rows(plan: Plan, public: Any) -> Rows | None:
+    assert plan.federation is not None
+    wanted = isinstance(plan.federation.mask, PublicMask)
+    if not wanted:
+        return None
+    if public is None:
+        raise InputError(
+            "public", None, "public data, because the plan's mask is made from it", problem="is missing"
+        )
+    if isinstance(public, Examples) and public.provenance == "private":
+        raise InputError(
+            "public", "private data", "data whose provenance is public or synthetic",
+            problem="is given where public data is needed",
+            cure="Declare it when loading: provenance='public'.",
+        )  # fmt: skip
+    source = as_source(public)
+    return Rows(*source.fetch(torch.arange(len(source))))
+
+
+def _engine(
+    model: nn.Module, clients: Clients | Engine, where: torch.device, settings: FederatedSettings
+) -> tuple[Engine, LossFunction]:
+    """The engine and the loss. Rows on this machine are tried on the model first, as blanks of their shape."""
+    loss_fn = settings.get("loss_fn")
+    if not isinstance(clients, Clients):
+        if not hasattr(clients, "collect"):
+            raise InputError("clients", clients, "clients from sf.federated.partition(...), or an engine")
+        own = getattr(clients, "loss_fn", None)
+        if isinstance(clients, Simulation):
+            _rehearsed(clients)
+        return clients, loss_fn or own or cross_entropy
+    source = clients.source
+    first = source.fetch(torch.tensor([0]))[1]
+    targets = source.targets if isinstance(source, Examples) else first
+    check_targets(targets, getattr(source, "num_classes", None), loss_fn)
+    loss = loss_fn if loss_fn is not None else default_loss(first)
+    engine = Simulation(model, clients, loss, where, together=settings.get("together"))
+    return _rehearsed(engine), loss
+
+
+def _rehearsed(engine: Simulation) -> Simulation:
+    """Try the model on blanks; one that cannot be stacked is trained client by client."""
+    inputs, targets = engine.clients.source.fetch(torch.tensor([0, 0]))
+    rows = Rows(map_tensors(lambda t: t.to(engine.device), inputs), targets.to(engine.device))
+    if not rehearse(engine.model, rows, engine.loss_fn):
+        engine.together = 1
+    return engine
