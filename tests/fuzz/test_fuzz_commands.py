@@ -111,8 +111,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("XDG_CACHE_HOME", str(home / "cache"))
         patch.setattr(socket.socket, "connect", _no_network)
         patch.setattr(socket, "getaddrinfo", _no_network)
-        for where in ("cli.training_run.fit", "cli.federated_run.federate", "training.tune.fit",
-                      "training.trials.Trials.run", "audit.run", "cli.bench.measured"):  # fmt: skip
+        for where in ("cli.training_run.fit", "cli.federated_run.federate", "cli.flower_run.Deployment",
+                      "training.tune.fit", "training.trials.Trials.run", "audit.run",
+                      "cli.bench.measured"):  # fmt: skip
             patch.setattr(f"saltflat.{where}", _cut_short)
         patch.setattr(importlib.import_module("saltflat.synthesis.train"), "Trainer", _cut_short)
         # the package has a function of the module's name

@@ -73,6 +73,7 @@ Examples:
       --epsilon 2 --partition dirichlet --alpha 0.6 --out runs/fed --json
   saltflat federate --data visits.csv --label outcome --group hospital --method dp-fedsam-topk
   saltflat federate run.toml
+  saltflat federate --data digits --clients 100 --rate 0.3 --rounds 10 --engine flower --nodes 4
   saltflat federate --resume runs/fed
 
 A run file holds the same words: data = "mnist", clients = 500, local-epochs = 5 ...
@@ -87,8 +88,18 @@ A run file holds the same words: data = "mnist", clients = 500, local-epochs = 5
 )  # fmt: skip
 @round_options
 @click.option(
-    "--engine", type=click.Choice(["simulation"]), default="simulation", show_default=True,
-    help="Where the clients are: all in this process.",
+    "--engine", type=click.Choice(["simulation", "flower"]), default="simulation", show_default=True,
+    help="Where the clients are: all in this process, or on nodes of a Flower network on this machine.",
+)  # fmt: skip
+@click.option(
+    "--nodes", type=int, help="SuperNodes among which --engine flower shares the clients.  [default: 4]"
+)
+@click.option(
+    "--timeout", type=float, help="Seconds after which a client's answer counts as missing.  [default: 600]"
+)
+@click.option(
+    "--app", type=click.Path(file_okay=False),
+    help="Start nothing; write the Flower app of this run into a folder, for a deployment that is there.",
 )  # fmt: skip
 @click.option(
     "--together", type=int, help="Clients trained at a time.  [default: 50 for small models, else 1]"
@@ -111,7 +122,7 @@ A run file holds the same words: data = "mnist", clients = 500, local-epochs = 5
 @click.option("--quiet", is_flag=True, help="No progress, no plan; only the result.")
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
-    """Train a model over clients with client-level privacy, simulated on this machine.
+    """Train a model over clients with client-level privacy: simulated in this process, or on a Flower network.
 
     With no arguments: embedded digits over 500 clients, DP-FedAvg at ε = 8.
     """
@@ -129,6 +140,9 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     out = (
         options["resume"] or options["out"] or free_folder(f"{stem_of(options['data'])}-{options['method']}")
     )
+    if options["app"]:
+        _write_app(options, None if quiet else announce)
+        return
     try:
         if options["resume"]:
             run, summary = resume_rounds(
@@ -144,6 +158,18 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     _say(summary)
     if not options["quiet"] and sys.stderr.isatty():
         click.echo(str(run.certificate), err=True)
+
+
+def _write_app(options: dict[str, Any], announce: Callable[[str], None] | None) -> None:
+    from saltflat.cli.flower_run import write_app
+
+    if options["resume"]:
+        raise InputError("app", options["app"], "--app for a new run", problem="is given beside resume")
+    where = write_app(options, announce=announce)
+    if options["as_json"]:
+        click.echo(json.dumps({"app": str(where)}))
+    else:
+        click.echo(f"wrote {where}; start it with: flwr run {where} NAME --stream")
 
 
 def _say(summary: dict[str, Any]) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from saltflat import plans
 from saltflat.cli.training_run import account_for, facts_of, model_for, summary_of
-from saltflat.data import DataSet, load
+from saltflat.data import DataSet
 from saltflat.errors import InputError, PrivacyWarning
-from saltflat.federated import Clients, Diagnostics, federate, partition, read_diagnostics
+from saltflat.federated import Clients, Diagnostics, federate, read_diagnostics
+from saltflat.federated.dealt import clients_for, load_rows
 from saltflat.plan import AutomaticClipping, Clipping, FlatClipping, Plan, QuantileClipping
 from saltflat.record.folder import RunFolder
 from saltflat.training.keep import EVERY
@@ -31,37 +34,13 @@ STARTED_WITH = (
     *PLAN_WORDS, *METHOD_WORDS, *SPLIT_WORDS, "clipping", "method", "data", "label", "group", "model", "seed",
     "randomness", "account", "public_fraction", "diagnostics", "engine",
 )  # fmt: skip
-MAY_CHANGE = ("data_dir", "device", "budgets", "together")
+MAY_CHANGE = ("data_dir", "device", "budgets", "together", "nodes", "timeout")
 
 CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
     "flat": lambda cohort: FlatClipping(),
     "automatic": lambda cohort: AutomaticClipping(),
     "quantile": lambda cohort: QuantileClipping(count_noise=max(cohort / 20, 0.5)),
 }
-
-
-def load_rows(options: dict[str, Any]) -> DataSet:
-    """The data set, with public rows set aside if the options ask for them."""
-    return load(
-        options["data"],
-        data_dir=options.get("data_dir"),
-        label=options.get("label"),
-        group=options.get("group"),
-        public_fraction=options.get("public_fraction"),
-    )
-
-
-def clients_for(data: DataSet, options: dict[str, Any]) -> Clients:
-    """The rows dealt out as the options say."""
-    by = options.get("partition") or ("column" if options.get("group") else "iid")
-    seed = options.get("partition_seed")
-    if by == "column":
-        return partition(data.train, None, by=by)
-    clients = options.get("clients")
-    return partition(
-        data.train, plans.DEFAULT_CLIENTS if clients is None else clients,
-        by=by, alpha=0.6 if options.get("alpha") is None else options["alpha"], seed=0 if seed is None else seed,
-    )  # fmt: skip
 
 
 def plan_for_clients(options: dict[str, Any], clients: Clients) -> Plan:
@@ -97,14 +76,39 @@ def plan_for_clients(options: dict[str, Any], clients: Clients) -> Plan:
         return plans.federated_by_name(options["method"], **given)
 
 
-def federate_once(
-    options: dict[str, Any],
-    *,
-    out: str | None,
-    announce: Callable[[str], None] | None = None,
-    progress: bool | None = None,
-) -> tuple[Run, dict[str, Any]]:
-    """Load, deal out, build, plan, federate; returns the run and its summary for JSON."""
+def check_engine(options: dict[str, Any]) -> None:
+    """Refuse what the engine has not; before anything is loaded."""
+    if options.get("engine") == "flower":
+        from saltflat.federated.flower.needed import check_installed
+
+        check_installed()
+        if options.get("survivors") is not None:
+            raise InputError(
+                "survivors", options["survivors"], "noise at the server with --engine flower",
+                problem="needs secure aggregation, and there is none on this network",
+                cure="Leave --survivors out, or use --engine simulation.",
+            )  # fmt: skip
+        return
+    for word in ("nodes", "timeout", "app"):
+        if options.get(word) is not None:
+            raise InputError(
+                word, options[word], "a setting of --engine flower", problem="is not one of the simulation"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """What options come to, before anything is asked of a client."""
+
+    data: DataSet
+    clients: Clients
+    model: nn.Module
+    plan: Plan
+    facts: dict[str, Any]
+
+
+def described(options: dict[str, Any], announce: Callable[[str], None] | None = None) -> Described:
+    """Load, deal out, build and plan."""
     data = load_rows(options)
     clients = clients_for(data, options)
     if options.get("picture"):
@@ -119,13 +123,33 @@ def federate_once(
         torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
     model, name = model_for(data, _model_name(data, options.get("model")))
     plan = plan_for_clients(options, clients)
-    if announce is not None:
-        announce(plan.table())
     started = {
         word: value for word, value in options.items()
         if value is not None and word in (*STARTED_WITH, *MAY_CHANGE)
     }  # fmt: skip
     facts = {"data": data.name, "model": name, "options": started | {"model": name}}
+    return Described(data, clients, model, plan, facts)
+
+
+def federate_once(
+    options: dict[str, Any],
+    *,
+    out: str | None,
+    announce: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+) -> tuple[Run, dict[str, Any]]:
+    """Load, deal out, build, plan, federate; returns the run and its summary for JSON."""
+    check_engine(options)
+    about = described(options, announce)
+    data, clients, model, plan, facts = about.data, about.clients, about.model, about.plan, about.facts
+    name = facts["model"]
+    if announce is not None:
+        announce(plan.table())
+    if options.get("engine") == "flower":
+        from saltflat.cli.flower_run import run_on_flower
+
+        run = run_on_flower(model, clients, plan, options, facts=facts, out=out, progress=progress)
+        return run, federated_summary(run, data.name, name, options)
     diagnostics = Diagnostics() if options.get("diagnostics") else None
     run = federate(
         model, clients, plan,
@@ -160,15 +184,29 @@ def resume_rounds(
                 cure=f"Leave --{word.replace('_', '-')} out, or start a new run.",
             )  # fmt: skip
     options |= {word: given[word] for word in MAY_CHANGE if given.get(word) is not None}
+    check_engine({word: value for word, value in options.items() if word != "app"})
     model = rebuilt(opened)
     run = finished_run(folder, model)
     if run is not None:
         if announce is not None:
             announce(f"The run in {folder} is finished; there is nothing left to do.")
         return run, federated_summary(run, facts["data"], facts["model"], options)
+    if options.get("app"):  # its clients are elsewhere, and the rows here are none of theirs
+        raise InputError(
+            "resume", folder, "a run that was started on this machine", problem="is one of a Flower deployment",
+            cure=f"Go on with it there: flwr run {options['app']} NAME --run-config \"resume='{folder}'\".",
+        )  # fmt: skip
     data = load_rows(options)
     if announce is not None:
         announce(f"{opened.read_plan().table()}\ngoing on with the run in {folder}")
+    if options.get("engine") == "flower":
+        from saltflat.cli.flower_run import run_on_flower
+
+        asked = options | {"checkpoint_every": given.get("checkpoint_every")}
+        run = run_on_flower(
+            model, clients_for(data, options), opened.read_plan(), asked, resume=folder, progress=progress
+        )
+        return run, federated_summary(run, facts["data"], facts["model"], options)
     diagnostics = Diagnostics() if options.get("diagnostics") else None
     run = federate(
         model, clients_for(data, options),

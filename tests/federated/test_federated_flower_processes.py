@@ -1,0 +1,135 @@
+"""Rounds over a real Flower network on loopback: processes that are started, killed, restarted and gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'saltflat[federated]'")
+
+import saltflat as sf
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not Path("/proc/self/environ").exists(), reason="processes are found in /proc (Linux)"
+    ),
+]
+
+# One batch an epoch: the order of rows, which every process draws for itself, then does not matter.
+QUICK = (
+    "--data", "digits", "--model", "mlp", "--clients", "20", "--rate", "0.5", "--noise-multiplier", "1",
+    "--local-batch-size", "1000", "--local-epochs", "2",
+)  # fmt: skip
+FLOWER = ("--engine", "flower", "--nodes", "2")
+LONG = 500
+
+
+def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
+    """``saltflat federate`` with a home and a temporary folder of its own, by which its processes can be found."""
+    (home / "tmp").mkdir(exist_ok=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HOME": str(home), "TMPDIR": str(home / "tmp")}
+    environment.pop("FLWR_HOME", None)
+    return subprocess.Popen(
+        [sys.executable, "-m", "saltflat", "federate", *arguments, "--quiet"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+
+
+def finish(home: Path, *arguments: str) -> None:
+    process = start(home, *arguments)
+    out, err = process.communicate(timeout=LONG)
+    assert process.returncode == 0, out + err
+
+
+def family(home: Path) -> dict[int, str]:
+    """Processes that were started with this home, and their command lines."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and f"HOME={home}\0".encode() in (entry / "environ").read_bytes():
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if line:
+                    found[int(entry.name)] = line
+    return found
+
+
+def wait_for(what: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    until = time.monotonic() + LONG
+    while not what():
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"it ended too early: {process.communicate()}")
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.02)
+
+
+def assert_nothing_left(home: Path) -> None:
+    wait_for(lambda: not family(home))
+    assert list((home / "tmp").iterdir()) == []
+    assert not (home / ".flwr").exists()
+
+
+def releases(folder: Path) -> int:
+    ledger = folder / "ledger.jsonl"
+    return ledger.read_text().count('"release"') if ledger.exists() else 0
+
+
+def test_flower_and_the_simulation_find_the_same_model(tmp_path: Path) -> None:
+    """Five rounds, noise and cohorts from one seed; nothing stays behind."""
+    same = (*QUICK, "--rounds", "5", "--seed", "3")
+    finish(tmp_path, *same, *FLOWER, "--out", str(tmp_path / "there"))
+    assert_nothing_left(tmp_path)
+    finish(tmp_path, *same, "--out", str(tmp_path / "here"))
+    here, there = (load_file(tmp_path / name / "weights.safetensors") for name in ("here", "there"))
+    assert here.keys() == there.keys()
+    for name, weight in here.items():
+        assert torch.allclose(weight, there[name], atol=1e-5), name
+    assert sf.verify(tmp_path / "there", accept=("not-private",)).passed
+
+
+def test_a_killed_node_and_a_killed_server(tmp_path: Path) -> None:
+    """A node dies in a round: the next ones are released all the same. Then the server dies, and is resumed."""
+    out = tmp_path / "run"
+    process = start(tmp_path, *QUICK, "--rounds", "8", *FLOWER, "--timeout", "6", "--out", str(out))
+    wait_for(lambda: releases(out) >= 1, process)
+    node = [
+        pid
+        for pid, line in family(tmp_path).items()
+        if "flower-supernode" in line and "partition-id=1" in line
+    ]
+    assert len(node) == 1
+    os.kill(node[0], signal.SIGKILL)
+    wait_for(lambda: releases(out) >= 4, process)
+    process.kill()
+    process.communicate(timeout=LONG)
+    wait_for(lambda: not family(tmp_path))  # without anybody who could stop them
+    done = releases(out)
+    finish(tmp_path, "--resume", str(out), "--nodes", "2")
+    found = sf.verify(out)
+    assert found.passed
+    run = sf.Run.load(out)
+    assert run.plan.steps == 8
+    assert done <= releases(out) <= 8 + 2  # a round that was asked and not finished stays in the ledger
+    assert len(list((tmp_path / "tmp").iterdir())) <= 1  # what the killed server could not remove
+    assert not (tmp_path / ".flwr").exists()
+
+
+def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(tmp_path, *QUICK, "--rounds", "50", *FLOWER, "--out", str(out))
+    wait_for(lambda: releases(out) >= 1, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=LONG)
+    assert process.returncode != 0
+    assert "Traceback" not in err
+    assert_nothing_left(tmp_path)
