@@ -157,12 +157,15 @@ def way_of_the_data() -> None:
 
 def chapters() -> None:
     """The folders and who may import whom: from above to below, never sideways."""
-    axes = canvas(11.6, 6.1)
+    axes = canvas(11.6, 7.5)
     floors = [
-        (54.5, PLAN, [("cli", "one file a command", 22)]),
+        (68.5, PLAN, [("cli", "one file a command", 22)]),
+        (56.5, PLAN, [
+            ("audit", "attacks", 15), ("bench", "time, memory", 15), ("geometry", "how flat it is", 15.5),
+            ("federated", "clients as units", 16), ("public", "warm-up, recipe", 16), ("report", "one page", 15),
+        ]),
         (43.5, PLAN, [
-            ("audit", "attacks", 14), ("training", "build, step, fit: puts the parts together", 46),
-            ("bench", "time, memory", 14),
+            ("training", "build, step, fit: puts the parts together", 46), ("synthesis", "images from public ones", 23),
         ]),
         (31, PUBLIC, [
             ("engine", "clipped sums", 15.5), ("data", "rows, people", 15.5), ("models", "networks", 15.5),
@@ -174,17 +177,22 @@ def chapters() -> None:
     ]  # fmt: skip
     at: dict[str, tuple[float, float]] = {}
     for y, colour, chapter in floors:
-        gap = 8 if len(chapter) in (2, 3) else 2.4
+        gap = 8 if len(chapter) == 2 else 2.4
         x = (116 - sum(width for _, _, width in chapter) - gap * (len(chapter) - 1)) / 2
-        if len(chapter) == 2:
+        if y < 20:
             x += 23
+        if len(chapter) == 2 and y > 20:  # training in the middle, the other beside it
+            x = 58 - 23
         for title, note, width in chapter:
             box(axes, (x + width / 2, y), title, note, colour=colour, width=width)
             at[title] = (x + width / 2, y)
             x += width + gap
-    arrow(axes, (58, 51.2), (58, 46.8))
-    for name, side in (("audit", -1), ("bench", 1)):
-        arrow(axes, (at[name][0] - side * 7, 43.5), (58 + side * 23, 43.5))
+    for title, _, _ in floors[1][2]:
+        x = at[title][0]
+        arrow(axes, (58 + (x - 58) * 0.2, 65.2), (x, 59.8))
+        if title != "report":  # which reads run folders, and trains nothing
+            arrow(axes, (x, 53.2), (58 + (x - 58) * 0.42, 46.8))
+    arrow(axes, (at["public"][0] + 3, 53.2), (at["synthesis"][0] - 4, 46.8))
     for name in ("engine", "data", "models", "mechanism", "methods", "record"):
         x = at[name][0]
         tall = name in ("methods", "record")
@@ -195,12 +203,13 @@ def chapters() -> None:
     arrow(axes, (at["plans"][0] + 11, 17.5), (at["plan"][0] - 12, 17.5))
     arrow(axes, (at["plan"][0], 14.2), (at["accounting"][0], 9.3))
     arrow(axes, (at["accounting"][0] - 12, 6), (at["errors"][0] + 12, 6))
-    axes.text(4, 43.5, "assembles", fontsize=9.5, color=GREY, style="italic", va="center")
-    axes.text(
-        4, 25.6, "siblings: none imports another", fontsize=9.5, color=GREY, style="italic", va="center"
-    )
-    axes.text(4, 17.5, "what shall happen", fontsize=9.5, color=GREY, style="italic", va="center")
-    axes.text(4, 6, "what it costs", fontsize=9.5, color=GREY, style="italic", va="center")
+    for y, words in (
+        (43.5, "assembles"),
+        (25.6, "siblings: none imports another"),
+        (17.5, "what shall happen"),
+        (6, "what it costs"),
+    ):
+        axes.text(4, y, words, fontsize=9.5, color=GREY, style="italic", va="center")
 
 
 PICTURES = {"way-of-the-data": way_of_the_data, "chapters": chapters}

@@ -51,7 +51,10 @@ def test_names_are_those_that_are_known() -> None:
         (("tr",), ["train"]),
         (("data", "de"), ["describe"]),
         (("train", "--meth"), ["--method"]),
-        (("train", "--method", "dp-sat+"), ["dp-sat+swa", "dp-sat+ema", "dp-sat+adam", "dp-sat+adam-bc"]),
+        (
+            ("train", "--method", "dp-sat+"),
+            [f"dp-sat+{suffix}" for suffix in ("swa", "ema", "adam", "adam-bc", "dope", "mirror", "ada")],
+        ),
         (("compare", "--methods", "dp-sgd,sai+e"), ["dp-sgd,sai+ema"]),
         (("train", "--data", "fash"), ["fashion-mnist"]),
         (("data", "fetch", "cifar"), ["cifar10", "cifar100"]),

@@ -90,8 +90,8 @@ def test_a_warm_up_is_where_the_private_training_starts() -> None:
 @pytest.mark.parametrize(
     ("scenario", "options", "words"),
     [
-        ("warm", {"public": None}, "public=None is missing"),
-        ("warm-syn", {"synthetic": None}, "synthetic=None is missing"),
+        ("warm", {"public": None}, "public is missing"),
+        ("warm-syn", {"synthetic": None}, "synthetic is missing"),
         ("extended", {"public": None, "synthetic": None}, "is missing"),
         ("extended", {"plan": sf.plans.dp_sgd(**COMMON)}, "does not go with dp-sgd"),
         ("warm", {"plan": sf.plans.dope_sgd(**COMMON)}, "does not go with dope-sgd"),
@@ -238,7 +238,7 @@ def test_other_public_data_is_refused_when_a_run_goes_on(tmp_path: Path) -> None
     for public in (changed, small_public(23)):
         with pytest.raises(InputError, match=r"public=.*differs from the run that is to go on"):
             trained("extended", public=public, resume=tmp_path / "run")
-    with pytest.raises(InputError, match="public=None is missing"):
+    with pytest.raises(InputError, match="public is missing"):
         sf.fit(small_net(), small_data(), resume=tmp_path / "run")
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     run = trained("extended", resume=tmp_path / "run")

@@ -12,6 +12,7 @@ import click
 from saltflat.cli.run_options import free_folder, stem_of
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
+_quiet = click.option("--quiet", is_flag=True, help="No progress; only the result.")
 _data_dir = click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
 _device = click.option(
     "--device", default="cpu", show_default=True, help="Where to compute, for example cuda."
@@ -60,6 +61,7 @@ def command() -> None:
 @_data_dir
 @_device
 @_as_json
+@_quiet
 def train_command(**options: Any) -> None:
     """Train a class-conditional diffusion model on public images.
 
@@ -91,7 +93,7 @@ def train_command(**options: Any) -> None:
                     problem="does not apply here", cure="A model goes on with what it began with.",
                 )  # fmt: skip
         out = options["resume"]
-        with Bar("training") as bar:
+        with Bar("training", shown=not options["quiet"]) as bar:
             resume(out, steps=options["steps"], progress=bar.step, **shared)
     else:
         if options["public"] is None:
@@ -102,7 +104,7 @@ def train_command(**options: Any) -> None:
         public, rows, source = _public(options)
         out = options["out"] or free_folder(f"{stem_of(options['public'])}-edm")
         settings = _settings(options, public)
-        with Bar("training") as bar:
+        with Bar("training", shown=not options["quiet"]) as bar:
             train(public, settings, out=out, rows=rows, source=source, progress=bar.step, **shared)
     folder = SynthesisFolder(out)
     facts, found = folder.facts(), folder.load()
@@ -144,7 +146,8 @@ def train_command(**options: Any) -> None:
 @_seed
 @_device
 @_as_json
-def sample_command(folder: str, as_json: bool, discriminator_steps: int, **options: Any) -> None:
+@_quiet
+def sample_command(folder: str, as_json: bool, quiet: bool, discriminator_steps: int, **options: Any) -> None:
     """Draw samples from the model in FOLDER into an .npz file, with what they were made from.
 
     A sampling that was cut off goes on when the same command is given again.
@@ -158,9 +161,9 @@ def sample_command(folder: str, as_json: bool, discriminator_steps: int, **optio
 
     options["device"] = _checked_device(options["device"])
     judge = DiscriminatorSettings(steps=discriminator_steps, seed=options["seed"])
-    if options["guidance"]:
+    if options["guidance"] and not quiet:
         click.echo("guidance: a discriminator is trained first, unless the folder has it", err=True)
-    with Bar("sampling") as bar:
+    with Bar("sampling", shown=not quiet) as bar:
         path = sample(folder, discriminator=judge, progress=bar.count, **options)
     examples, origin = read_samples(path)
     if as_json:
@@ -204,6 +207,7 @@ def sample_command(folder: str, as_json: bool, discriminator_steps: int, **optio
 )
 @_data_dir
 @_as_json
+@_quiet
 def evaluate_command(
     folder: str,
     samples: str,
@@ -211,6 +215,7 @@ def evaluate_command(
     out: str | None,
     data_dir: str | None,
     as_json: bool,
+    quiet: bool,
     **options: Any,
 ) -> None:
     """Measure SAMPLES beside the public rows of the model in FOLDER.
@@ -231,7 +236,7 @@ def evaluate_command(
     public = place.public()
     examples, _ = read_samples(samples)
     rows = _test_rows(test, place.facts()["public"].get("data"), data_dir)
-    say = None if as_json else lambda words: click.echo(f"measuring: {words}", err=True)
+    say = None if as_json or quiet else lambda words: click.echo(f"measuring: {words}", err=True)
     target = Path(out) if out else place.path / "evaluation"
     quality = evaluate(examples, public, test=rows, out=target, announce=say, **options)
     content = json.dumps(quality.to_dict() | {"samples_file": str(samples)}, indent=2)
@@ -320,12 +325,12 @@ def _checked_device(device: str) -> str:
 class Bar:
     """A bar on a terminal; elsewhere nothing."""
 
-    def __init__(self, words: str) -> None:
-        self.words = words
+    def __init__(self, words: str, shown: bool = True) -> None:
+        self.words, self.shown = words, shown
         self.bar: Any = None
 
     def __enter__(self) -> Bar:
-        if sys.stderr.isatty():
+        if self.shown and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -18,7 +18,7 @@ NARROW = 16
 
 def _narrow(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     out = weight @ x.mT if bias is None else torch.addmm(bias.unsqueeze(1), weight, x.mT)
-    return out.mT.contiguous()
+    return out.mT.clone(memory_format=torch.contiguous_format)  # a view must not be written into
 
 
 class _Linear(torch.autograd.Function):
