@@ -4,6 +4,9 @@ run folder, ledger, certificate, resuming, account."""
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,8 @@ def rounds(job: Job, grid: Any) -> Run:
 def serve(grid: Any, context: Any) -> None:
     """Run the job of a context, and report how it ended where somebody waits for that."""
     job = Job.read(context.run_config)
+    if job.report:
+        _end_with_parent()
     try:
         run = rounds(job, grid)
     except SaltflatError as error:
@@ -66,6 +71,21 @@ def serve(grid: Any, context: Any) -> None:
         raise
     _report(job, {"done": str(run.folder), "epsilon": str(run.epsilon)})
     print(f"saltflat: done, ε = {run.epsilon:.4g} for each client; run folder {run.folder}")
+
+
+def _end_with_parent() -> None:
+    """End when the process that started this one does, at once: Flower's own way out waits for a network that is gone.
+
+    A run can go on after any end, so nothing is lost.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _report(job: Job, found: dict[str, Any]) -> None:
