@@ -40,9 +40,14 @@ def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
     (home / "tmp").mkdir(exist_ok=True)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HOME": str(home), "TMPDIR": str(home / "tmp")}
     environment.pop("FLWR_HOME", None)
+
+    def listen() -> None:  # a process in the background may have been told to ignore Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     return subprocess.Popen(
         [sys.executable, "-m", "saltflat", "federate", *arguments, "--quiet"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        preexec_fn=listen,
     )  # fmt: skip
 
 
