@@ -127,7 +127,7 @@ def test_a_hostile_answer_is_a_zero(kind: str) -> None:
 
 
 def test_an_enormous_answer_is_clipped_and_others_of_the_node_count_nothing() -> None:
-    """A node answers for the clients that it was asked about: fails when every record of a reply is read (tried)."""
+    """A node answers for the clients that it was asked about."""
     big = arrays(w=np.array([3e18, 4e18], dtype=np.float32))
     content = RecordDict({"about": ConfigRecord({"number": 2}), "client-1": big, "client-9": arrays()})
     found = sum_of_clipped(read_answers(content, 2, [1]), [1, 9], Form.of(GOOD), 1.0)
@@ -158,7 +158,7 @@ def test_a_header_that_promises_more_is_refused_before_memory_is_reserved() -> N
 @pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedsam-topk"])
 @pytest.mark.parametrize("nodes", [4, 30])
 def test_messages_change_nothing(method: str, nodes: int) -> None:
-    """Also with one client a node. Fails when a node deals the rows out with another seed (tried)."""
+    """Also with one client a node."""
     plan = plan_of(method, **SETTINGS)
     here, there = trained(plan, simulated()), trained(plan, over_flower(plan, nodes))
     assert torch.allclose(here, there, atol=1e-6)
