@@ -63,6 +63,35 @@ def test_the_landscape_of_a_bowl_is_its_formula() -> None:
             assert plane.loss[i][j] == pytest.approx(exact, abs=1e-12)
 
 
+def test_less_precision_is_enough_for_a_picture() -> None:
+    """Asked for, or where it pays; never where it differs by more than a hundredth."""
+    loss = Loss(*network("convolutional"), dtype=torch.float32)
+    exact, short = (landscape(loss, 5, precision=name) for name in ("float32", "bfloat16"))
+    assert (exact.precision, short.precision, landscape(loss, 3).precision) == (
+        "float32",
+        "bfloat16",
+        "float32",
+    )
+    pairs = [(a, b) for row, other in zip(exact.loss, short.loss) for a, b in zip(row, other)]
+    assert all(abs(a - b) <= 0.02 * abs(a) for a, b in pairs)
+    assert any(a != b for a, b in pairs)
+    with pytest.raises(InputError, match="'float32' or 'bfloat16'"):
+        landscape(loss, 3, precision="half")
+
+
+def test_a_large_landscape_stays_exact_where_rounding_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from saltflat.geometry.landscape import _asked
+
+    loss = Loss(*network("convolutional"), dtype=torch.float32)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    points = int((100_000 / len(loss)) ** 0.5) + 1
+    assert _asked(loss, points, None) is not loss
+    monkeypatch.setattr(
+        Loss, "measure", lambda self, at=None: type("M", (), {"loss": 1.0 + 0.1 * self._short})()
+    )
+    assert _asked(loss, points, None) is loss
+
+
 def test_the_line_through_two_models() -> None:
     model, rows = network("mlp")
     loss = Loss(model, rows)
