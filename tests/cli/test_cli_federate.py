@@ -95,7 +95,7 @@ def test_a_column_of_the_data_names_the_clients(run: Inside) -> None:
         (("--method", "dp-fedavg", "--rho", "0.1"), "--rho"),
         (("--clients", "5000"), "more than there are rows"),
         (("--rate", "2"), "rate=2"),
-        (("--partition", "column"), "column=None"),
+        (("--partition", "column"), "column is missing"),
         (("--public-fraction", "0.1"), "public_fraction=0.1"),
         (("--survivors", "900"), "survivors=900"),
         (("--picture", "mix.docx"), ".png"),
