@@ -33,7 +33,7 @@ def method_names(incomplete: str) -> list[str]:
     >>> method_names("dp-sat")
     ['dp-sat', 'dp-sat-early-stop', 'dp-sat+swa', 'dp-sat+ema', ...]
     >>> method_names("sai+swa+ad")
-    ['sai+swa+adam', 'sai+swa+adam-bc']
+    ['sai+swa+adam', 'sai+swa+adam-bc', 'sai+swa+ada']
     """
     from saltflat.plans import METHODS, SUFFIXES
 
