@@ -101,9 +101,12 @@ class Loss:
 
     def subset(self, rows: int) -> Loss:
         """The loss on the first so many of the rows: cheaper, and much alike. Rows come in random order."""
-        small = copy.copy(self)
-        small.inputs, small.targets = take(self.inputs, slice(0, rows)), self.targets[:rows]
-        return small
+        return self._piece(slice(0, rows))
+
+    def _piece(self, rows: slice) -> Loss:
+        piece = copy.copy(self)
+        piece.inputs, piece.targets = take(self.inputs, rows), self.targets[rows]
+        return piece
 
     def in_bfloat16(self) -> Loss:
         """The same loss with activations and weights of eight bits' precision, for `measure` alone.
@@ -196,8 +199,17 @@ class Loss:
                     for name, tangent in zip(leaves, found)
                 ]
 
-        with forward_mode.dual_level():  # one level for all lanes: torch has no more than one
-            return flat(self._over_rows(task)).clone() / len(self)
+        totals: Sums = []
+        step = self.micro_batch * max(1, lanes.lane_count(list(self.model.parameters())))
+        for start in range(0, len(self), step):
+            piece = self._piece(slice(start, start + step))
+            # One level for all lanes: torch has no more than one. It keeps every tangent until it ends, so it
+            # ends after one micro-batch a lane.
+            with forward_mode.dual_level():
+                found = [t.clone() for t in piece._over_rows(task)]
+            self._copies = piece._copies
+            totals = [a.add_(b) for a, b in zip(totals, found)] if totals else found
+        return flat(totals) / len(self)
 
     def _total(self, model: nn.Module, weights: dict[str, Tensor], inputs: Any, targets: Tensor) -> Tensor:
         return self._losses(functional_call(model, weights, *_arguments(inputs)), targets).sum()
