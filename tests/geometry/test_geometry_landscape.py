@@ -26,6 +26,7 @@ from saltflat.geometry import (
     wideness_gain,
 )
 from saltflat.geometry.rows import PUBLIC, TEST, TRAIN, as_rows
+from saltflat.geometry.smooth import pooled_first, without_weights
 
 
 def bowl(width: float = 1.0, size: int = 6) -> Loss:
@@ -77,6 +78,23 @@ def test_less_precision_is_enough_for_a_picture() -> None:
     assert any(a != b for a, b in pairs)
     with pytest.raises(InputError, match="'float32' or 'bfloat16'"):
         landscape(loss, 3, precision="half")
+
+
+def test_a_cheaper_order_gives_the_same_numbers() -> None:
+    """To the bit. Fails when a function that falls is moved past the largest: LeakyReLU of −1 is |x|."""
+    torch.manual_seed(0)
+    maps = torch.randn(5, 4, 9, 9)
+    rising = [nn.SELU(), nn.ReLU(), nn.ELU(0.5), nn.LeakyReLU(0.1), nn.Tanh()]
+    falling = [nn.LeakyReLU(-1.0), nn.GELU()]
+    for bent, rises in [*((each, True) for each in rising), *((each, False) for each in falling)]:
+        model = nn.Sequential(
+            nn.Identity(), nn.Conv2d(4, 6, 3), bent, nn.MaxPool2d(2, padding=1), nn.Flatten()
+        )
+        exact = model(maps)
+        before, rest = without_weights(pooled_first(model))
+        assert torch.equal(rest(before(maps)), exact), bent
+        assert isinstance(model[2], nn.MaxPool2d) == rises, bent
+        assert len(list(before)) == 1
 
 
 def test_a_large_landscape_stays_exact_where_rounding_shows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from saltflat.engine.batch import LossFunction
 from saltflat.engine.calling import check_losses, take, without_compilation
 from saltflat.errors import InputError, check_count
 from saltflat.geometry.rows import Rows, as_rows
-from saltflat.geometry.smooth import Smooth, plain_attention
+from saltflat.geometry.smooth import Smooth, plain_attention, pooled_first, without_weights
 from saltflat.training.losses import default_loss
 
 MICRO_BATCH = 32  # what a core's cache holds of a small network: 8, 16 and 64 were no faster
@@ -114,10 +115,13 @@ class Loss:
         Losses are off by some thousandths. Processors that multiply bfloat16 take half the time.
         """
         short = copy.copy(self)
-        short.model = copy.deepcopy(self.model).to(torch.bfloat16)
-        short.inputs = map_tensors(
-            lambda t: t.to(torch.bfloat16) if t.is_floating_point() else t, self.inputs
-        )
+        model, inputs = copy.deepcopy(self.model), self.inputs
+        if isinstance(inputs, Tensor):  # what no weight changes is done once, and exactly
+            before, model = without_weights(model)
+            with torch.no_grad():
+                inputs = before(inputs)
+        short.model = pooled_first(model).to(torch.bfloat16)
+        short.inputs = map_tensors(lambda t: t.to(torch.bfloat16) if t.is_floating_point() else t, inputs)
         short.micro_batch, short._copies, short._short = SHORT_MICRO_BATCH, None, True
         return short
 
@@ -244,8 +248,11 @@ class Loss:
         return [torch.stack(each).sum(0) for each in zip(*done)]
 
     def _parts(self) -> Iterator[slice]:
-        for start in range(0, len(self), self.micro_batch):
-            yield slice(start, min(start + self.micro_batch, len(self)))
+        """Equal parts of the rows, as many for every lane."""
+        many = max(1, lanes.lane_count(list(self.model.parameters())))
+        count = min(-(-len(self) // (self.micro_batch * many)) * many, len(self))
+        edges = [len(self) * i // count for i in range(count + 1)]
+        yield from (slice(start, stop) for start, stop in pairwise(edges))
 
 
 def flat(tensors: Mapping[str, Tensor] | list[Tensor]) -> Tensor:
