@@ -73,13 +73,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("noise once per micro-batch", NOISE)
 def _(patch: pytest.MonkeyPatch) -> None:
-    right = engine._clip_and_sum
+    right = engine._Adder.add
 
-    def noisy(parameters: Any, used: Any, units: int, clip: float, function: Any) -> Any:
-        norms, sums = right(parameters, used, units, clip, function)
-        return norms, {n: v + 2.0 * clip * torch.randn_like(v) for n, v in sums.items()}
+    def noisy(self: Any, part: slice, workspace: Any) -> None:
+        right(self, part, workspace)
+        self.sums = {n: v + 2.0 * self.clip_norm * torch.randn_like(v) for n, v in self.sums.items()}
 
-    patch.setattr(engine, "_clip_and_sum", noisy)
+    patch.setattr(engine._Adder, "add", noisy)
 
 
 @mutation("noise once per piece of a large batch", NOISE)

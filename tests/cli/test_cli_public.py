@@ -52,8 +52,8 @@ def test_public_rows_of_ones_own_and_who_vouches(run: Inside, tmp_path: Path) ->
     [
         (["--method", "dope-sgd"], "public data"),
         (["--warm-up", "sam"], "data that is not there"),
-        (["--scenario", "warm"], "public=None is missing"),
-        ([*WARM, "--scenario", "warm-syn"], "synthetic=None is missing"),
+        (["--scenario", "warm"], "public is missing"),
+        ([*WARM, "--scenario", "warm-syn"], "synthetic is missing"),
         ([*WARM, "--scenario", "extended"], "does not go with dp-sgd"),
         ([*WARM, "--public", "digits"], "is given beside the other"),
         (["--public", "digits", "--warm-up-epochs", "1", "--method", "dope-sgd"], "holds every row"),

@@ -88,7 +88,7 @@ def test_whole_numbers_sort_as_numbers(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("frame", "label", "complaint"),
     [
-        (FRAME, None, "is not a column"),
+        (FRAME, None, "label is missing"),
         (FRAME, "risc", "age, height, member, person, risk"),
         (FRAME, "risk", "the column 'person'"),
         (FRAME[["age", "risk"]][:0], "risk", "holds no rows"),

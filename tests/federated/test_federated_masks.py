@@ -128,7 +128,7 @@ def test_rand_k_scales_before_the_clip() -> None:
 def test_masks_from_public_rows_need_public_rows() -> None:
     plan = plan_of("fed-smp-topk", public=True)
     clients = small_clients()
-    with pytest.raises(InputError, match="public=None"):
+    with pytest.raises(InputError, match="public is missing"):
         sf.federate(small_net(), clients, plan, progress=False)
     with pytest.raises(InputError, match="provenance"):
         sf.federate(small_net(), clients, plan, public=small_rows(), progress=False)

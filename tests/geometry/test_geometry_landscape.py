@@ -26,6 +26,7 @@ from saltflat.geometry import (
     wideness_gain,
 )
 from saltflat.geometry.rows import PUBLIC, TEST, TRAIN, as_rows
+from saltflat.geometry.smooth import pooled_first, without_weights
 
 
 def bowl(width: float = 1.0, size: int = 6) -> Loss:
@@ -61,6 +62,52 @@ def test_the_landscape_of_a_bowl_is_its_formula() -> None:
         for j, beta in enumerate(plane.beta):
             exact = 0.5 * float((steep * (alpha * first + beta * second)).square().mean())
             assert plane.loss[i][j] == pytest.approx(exact, abs=1e-12)
+
+
+def test_less_precision_is_enough_for_a_picture() -> None:
+    """Asked for, or where it pays; never where it differs by more than a hundredth."""
+    loss = Loss(*network("convolutional"), dtype=torch.float32)
+    exact, short = (landscape(loss, 5, precision=name) for name in ("float32", "bfloat16"))
+    assert (exact.precision, short.precision, landscape(loss, 3).precision) == (
+        "float32",
+        "bfloat16",
+        "float32",
+    )
+    pairs = [(a, b) for row, other in zip(exact.loss, short.loss) for a, b in zip(row, other)]
+    assert all(abs(a - b) <= 0.02 * abs(a) for a, b in pairs)
+    assert any(a != b for a, b in pairs)
+    with pytest.raises(InputError, match="'float32' or 'bfloat16'"):
+        landscape(loss, 3, precision="half")
+
+
+def test_a_cheaper_order_gives_the_same_numbers() -> None:
+    """To the bit. Fails when a function that falls is moved past the largest: LeakyReLU of −1 is |x|."""
+    torch.manual_seed(0)
+    maps = torch.randn(5, 4, 9, 9)
+    rising = [nn.SELU(), nn.ReLU(), nn.ELU(0.5), nn.LeakyReLU(0.1), nn.Tanh()]
+    falling = [nn.LeakyReLU(-1.0), nn.GELU()]
+    for bent, rises in [*((each, True) for each in rising), *((each, False) for each in falling)]:
+        model = nn.Sequential(
+            nn.Identity(), nn.Conv2d(4, 6, 3), bent, nn.MaxPool2d(2, padding=1), nn.Flatten()
+        )
+        exact = model(maps)
+        before, rest = without_weights(pooled_first(model))
+        assert torch.equal(rest(before(maps)), exact), bent
+        assert isinstance(model[2], nn.MaxPool2d) == rises, bent
+        assert len(list(before)) == 1
+
+
+def test_a_large_landscape_stays_exact_where_rounding_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from saltflat.geometry.landscape import _asked
+
+    loss = Loss(*network("convolutional"), dtype=torch.float32)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    points = int((100_000 / len(loss)) ** 0.5) + 1
+    assert _asked(loss, points, None) is not loss
+    monkeypatch.setattr(
+        Loss, "measure", lambda self, at=None: type("M", (), {"loss": 1.0 + 0.1 * self._short})()
+    )
+    assert _asked(loss, points, None) is loss
 
 
 def test_the_line_through_two_models() -> None:

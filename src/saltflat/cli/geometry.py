@@ -50,6 +50,8 @@ Examples:
 @click.option("--probes", type=int, default=10, show_default=True, help="Random probes for the trace.")
 @click.option("--points", type=int, default=21, show_default=True, help="Points of a landscape's side.")
 @click.option("--span", type=float, default=1.0, show_default=True, help="Half the side of a landscape.")
+@click.option("--precision", type=click.Choice(["float32", "bfloat16"]),
+              help="Of a landscape.  [default: bfloat16 where it is quick, and right to a hundredth]")  # fmt: skip
 @click.option("--rays", type=int, default=10, show_default=True, help="Random rays for the wideness.")
 @click.option("--reach", type=float, help="How far along the rays.  [default: half the first run's weights]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides rows, directions and probes.")
@@ -80,7 +82,7 @@ def command(runs: tuple[str, ...], toy: bool, **options: Any) -> None:
     from saltflat.geometry.measure import Settings
 
     asked = tuple(word.strip() for word in options["parts"].split(",") if word.strip())
-    words = ("top", "tolerance", "probes", "points", "span", "rays", "reach", "seed")
+    words = ("top", "tolerance", "probes", "points", "span", "precision", "rays", "reach", "seed")
     settings = Settings(parts=ALL if asked == ("all",) else asked, **{word: options[word] for word in words})
     with _Bar(shown=not (options["quiet"] or options["as_json"]) and sys.stderr.isatty()) as bar:
         answer = _measured(_subjects(runs, options), settings, options, bar)

@@ -31,9 +31,9 @@ def method_names(incomplete: str) -> list[str]:
     """Methods, and with a method written out also its suffixes.
 
     >>> method_names("dp-sat")
-    ['dp-sat', 'dp-sat-early-stop', 'dp-sat+swa', 'dp-sat+ema', 'dp-sat+adam', 'dp-sat+adam-bc']
+    ['dp-sat', 'dp-sat-early-stop', 'dp-sat+swa', 'dp-sat+ema', ...]
     >>> method_names("sai+swa+ad")
-    ['sai+swa+adam', 'sai+swa+adam-bc']
+    ['sai+swa+adam', 'sai+swa+adam-bc', 'sai+swa+ada']
     """
     from saltflat.plans import METHODS, SUFFIXES
 

@@ -10,7 +10,15 @@ from typing import Any
 from saltflat.errors import InputError, check_count, check_positive, nearest
 from saltflat.geometry.gradients import gradient_norms, variance_of_last
 from saltflat.geometry.lanczos import Progress, quiet
-from saltflat.geometry.landscape import Curve, Wideness, interpolation, landscape, wideness, wideness_gain
+from saltflat.geometry.landscape import (
+    PRECISIONS,
+    Curve,
+    Wideness,
+    interpolation,
+    landscape,
+    wideness,
+    wideness_gain,
+)
 from saltflat.geometry.loss import Loss
 from saltflat.geometry.spectrum import TOLERANCE, eigenvalues, hessian_density, hessian_trace, ratio
 
@@ -21,7 +29,10 @@ USUAL = ("spectrum", "landscape", "wideness")
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure and how finely. Without a ``reach``, rays go half as far as the weights are long."""
+    """What to measure and how finely. Without a ``reach``, rays go half as far as the weights are long.
+
+    ``precision`` is that of the landscape, see there.
+    """
 
     parts: tuple[str, ...] = USUAL
     top: int = 5
@@ -32,11 +43,14 @@ class Settings:
     rays: int = 10
     reach: float | None = None
     seed: int = 0
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         for part in self.parts:
             if part not in PARTS:
                 raise InputError("parts", part, "parts of a geometry", cure=nearest(part, list(PARTS)))
+        if self.precision not in PRECISIONS:
+            raise InputError("precision", self.precision, "'float32' or 'bfloat16'")
         check_count("top", self.top)
         check_count("probes", self.probes, 2)
         check_count("points", self.points, 2)
@@ -96,7 +110,14 @@ def measure(
         found["density"] = {"eigenvalue": curve.eigenvalue.tolist(), "density": curve.density.tolist()}
     if "landscape" in chosen.parts:
         found["landscape"] = asdict(
-            landscape(loss, chosen.points, span=chosen.span, seed=chosen.seed, progress=progress)
+            landscape(
+                loss,
+                chosen.points,
+                span=chosen.span,
+                seed=chosen.seed,
+                precision=chosen.precision,
+                progress=progress,
+            )
         )
     if "wideness" in chosen.parts:
         found["wideness"] = asdict(

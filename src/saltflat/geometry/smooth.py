@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -43,6 +43,50 @@ def plain_attention() -> Iterator[None]:
     """Attention by its plain formula inside the block: the fused kernels cannot be differentiated twice."""
     with sdpa_kernel(SDPBackend.MATH):
         yield
+
+
+_RISING = (nn.ReLU, nn.SELU, nn.ELU, nn.CELU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.Softplus)
+_SLOPES = ("alpha", "beta", "negative_slope")  # such a function rises where they are positive
+_LARGEST = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+
+
+def pooled_first(model: nn.Module) -> nn.Module:
+    """Change the model so that it takes the largest numbers before it bends them, where it did so after.
+
+    The values are the same to the bit, because a function that rises keeps the largest number the largest, and there
+    are four times fewer numbers to bend. Gradients may choose another of two equal numbers.
+
+    >>> pooled_first(nn.Sequential(nn.SELU(), nn.MaxPool2d(2)))
+    Sequential(
+      (0): MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)
+      (1): SELU()
+    )
+    """
+    for module in model.modules():
+        if type(module) is not nn.Sequential:
+            continue
+        for i in range(len(module) - 1):
+            bent, pool = module[i], module[i + 1]
+            rises = type(bent) in _RISING and all(getattr(bent, word, 1) > 0 for word in _SLOPES)
+            watched = any(each._forward_hooks or each._forward_pre_hooks for each in (bent, pool))
+            if rises and type(pool) in _LARGEST and not pool.return_indices and not watched:
+                module[i], module[i + 1] = pool, bent
+    return model
+
+
+def without_weights(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """What a chain of modules does before its first weight, and the rest; parameters keep their names.
+
+    >>> before, rest = without_weights(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+    >>> before, [name for name, _ in rest.named_parameters()]
+    (Sequential(
+      (0): Flatten(start_dim=1, end_dim=-1)
+    ), ['1.weight', '1.bias'])
+    """
+    if type(model) is not nn.Sequential:
+        return nn.Sequential(), model
+    first = next((i for i, each in enumerate(model) if any(True for _ in each.parameters())), 0)
+    return model[:first], model[first:]
 
 
 def _channels_last(maps: Tensor) -> Tensor:
