@@ -138,18 +138,20 @@ CALLS = [
 ]
 
 
-def parse(command: click.Command, arguments: list[str], context: click.Context) -> None:
-    """Parse as click would, down through groups, without running anything."""
+def parse(command: click.Command, arguments: list[str], context: click.Context) -> click.Command:
+    """Parse as click would, down through groups, without running anything; returns the command that would run."""
     _, rest, _ = command.make_parser(context).parse_args(list(arguments))
     if isinstance(command, click.Group) and rest:
         name, child, rest = command.resolve_command(context, rest)
         assert child is not None
-        parse(child, rest, click.Context(child, info_name=name, parent=context))
+        return parse(child, rest, click.Context(child, info_name=name, parent=context))
+    return command
 
 
 @pytest.mark.parametrize("arguments", CALLS)
 def test_commands_exist(arguments: list[str]) -> None:
-    parse(app, arguments, click.Context(app))
+    found = parse(app, arguments, click.Context(app))
+    assert found is not app or not arguments or arguments[0].startswith("-")
 
 
 def test_unknown_commands_and_options_are_noticed() -> None:

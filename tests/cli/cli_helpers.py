@@ -14,6 +14,20 @@ from typing import Any
 
 import pytest
 
+SMALL = (
+    "--data",
+    "digits",
+    "--noise-multiplier",
+    "2",
+    "--delta",
+    "1e-4",
+    "--steps",
+    "4",
+    "--batch-size",
+    "64",
+)
+"""Options of a run that takes a second."""
+
 
 def saltflat(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """``saltflat ARGUMENTS`` in a process of its own."""

@@ -8,20 +8,7 @@ import shlex
 from html import unescape
 from pathlib import Path
 
-from cli_helpers import Inside, saltflat
-
-SMALL = [
-    "--data",
-    "digits",
-    "--noise-multiplier",
-    "2",
-    "--delta",
-    "1e-4",
-    "--steps",
-    "4",
-    "--batch-size",
-    "64",
-]
+from cli_helpers import SMALL, Inside, saltflat
 
 
 def test_a_run_from_training_to_its_report_and_back(run: Inside, tmp_path: Path) -> None:

@@ -6,20 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_helpers import Inside, saltflat
-
-SMALL = [
-    "--data",
-    "digits",
-    "--noise-multiplier",
-    "2",
-    "--delta",
-    "1e-4",
-    "--steps",
-    "4",
-    "--batch-size",
-    "64",
-]
+from cli_helpers import SMALL, Inside, saltflat
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ PLAN = plans.sai(
 JSON, TOML = PLAN.to_json().encode(), PLAN.to_toml().encode()
 
 
-def sentence_or_success(action: Callable[[], Any]) -> bool:
+def assert_sentence_or_success(action: Callable[[], Any]) -> bool:
     """Run it; whether it succeeded. A refusal must have words."""
     try:
         action()
@@ -56,7 +56,7 @@ def sentence_or_success(action: Callable[[], Any]) -> bool:
 # --- plans ----------------------------------------------------------------------------------------------
 
 
-def read_plan(read: Callable[[str], Plan], content: bytes) -> None:
+def assert_plan_or_sentence(read: Callable[[str], Plan], content: bytes) -> None:
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -66,25 +66,27 @@ def read_plan(read: Callable[[str], Plan], content: bytes) -> None:
         plan = read(text)
         assert Plan.from_json(plan.to_json()) == plan  # what can be read can be written
 
-    sentence_or_success(use)
+    assert_sentence_or_success(use)
 
 
 @given(damages=byte_damages, toml=st.booleans())
 @cases(900)
 def test_plan_files_with_damaged_bytes(damages: Any, toml: bool) -> None:
-    read_plan(Plan.from_toml if toml else Plan.from_json, damaged(TOML if toml else JSON, damages))
+    assert_plan_or_sentence(
+        Plan.from_toml if toml else Plan.from_json, damaged(TOML if toml else JSON, damages)
+    )
 
 
 @given(damages=value_damages)
 @cases(900)
 def test_plan_files_with_other_values(damages: Any) -> None:
     value = twisted(PLAN.to_dict(), damages)
-    read_plan(Plan.from_json, as_json(value))
+    assert_plan_or_sentence(Plan.from_json, as_json(value))
     try:
         text = tomli_w.dumps(value)
     except (TypeError, ValueError, AttributeError):  # not TOML at all
         return
-    read_plan(Plan.from_toml, text.encode(errors="surrogatepass"))
+    assert_plan_or_sentence(Plan.from_toml, text.encode(errors="surrogatepass"))
 
 
 # --- ledgers, journals, checkpoints, certificates -------------------------------------------------------
@@ -121,11 +123,11 @@ def test_ledgers_with_damaged_bytes(
     path = tmp_path_factory.getbasetemp() / "ledger.jsonl"
     path.write_bytes(damaged(valid, damages))
     before = path.read_bytes()
-    if sentence_or_success(lambda: use_ledger(path)):
+    if assert_sentence_or_success(lambda: use_ledger(path)):
         whole = Ledger.read(runs / "done" / "ledger.jsonl").entries
         found = Ledger.read(path).entries
         assert found == whole[: len(found)]
-    sentence_or_success(lambda: Ledger.read(path, cut_short=True))
+    assert_sentence_or_success(lambda: Ledger.read(path, cut_short=True))
     assert path.read_bytes() == before
 
 
@@ -146,7 +148,7 @@ def test_ledgers_that_were_hashed_again(
     path.write_bytes(
         b"".join(as_json(entry) + b"\n" for entry in entries) if isinstance(entries, list) else b"[]\n"
     )
-    sentence_or_success(lambda: use_ledger(path))
+    assert_sentence_or_success(lambda: use_ledger(path))
 
 
 @given(damages=byte_damages)
@@ -162,7 +164,7 @@ def test_journals_with_damaged_bytes(damages: Any, tmp_path_factory: pytest.Temp
     journal.close()
     path.write_bytes(damaged(path.read_bytes(), damages))
     found: list[Any] = []
-    sentence_or_success(lambda: found.extend(read_journal(path)))
+    assert_sentence_or_success(lambda: found.extend(read_journal(path)))
     for tensors, facts in found:
         assert facts in [facts for _, facts in written]
         assert torch.equal(tensors["w"], torch.full((3,), float(facts["step"])))
@@ -175,7 +177,7 @@ def test_packed_files_with_damaged_bytes(damages: Any) -> None:
         packed({"w": torch.ones(3), "v": torch.zeros(2, 2)}, {"step": 3, "setup": {"seed": None}})
     )
     changed = damaged(content, damages)
-    assert not sentence_or_success(lambda: unpacked(changed)) or changed == content
+    assert not assert_sentence_or_success(lambda: unpacked(changed)) or changed == content
 
 
 @given(damages=value_damages)
@@ -190,7 +192,7 @@ def test_certificates_with_other_values(damages: Any, runs: Path) -> None:
         assert certificate.is_private in (True, False)
         assert certificate.is_finished in (True, False)
 
-    sentence_or_success(use)
+    assert_sentence_or_success(use)
 
 
 @given(damages=value_damages)
@@ -202,7 +204,7 @@ def test_declared_tunings_with_other_values(damages: Any) -> None:
 
     plan = plans.dp_sgd(noise_multiplier=3.0, population=40, batch_size=8, steps=6, delta=1e-3)
     declared = Tuning((plan,), ({"clip_norm": 1.0},), Repetitions(2.0), Budget(9.0, 1e-3)).to_dict()
-    sentence_or_success(lambda: repeated_from_dict(twisted(declared, damages)))
+    assert_sentence_or_success(lambda: repeated_from_dict(twisted(declared, damages)))
 
 
 # --- run folders ----------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def test_finished_runs_with_a_damaged_file(
         assert run.accuracy is None or isinstance(run.accuracy, int | float | str)
         RunFolder.open(here).read_ledger()
 
-    sentence_or_success(use)
+    assert_sentence_or_success(use)
     still_there(before)
 
 
@@ -265,7 +267,9 @@ def test_cut_off_runs_with_a_damaged_file(
     else:
         file.write_bytes(damaged(file.read_bytes(), damages))
     before = snapshot(here)
-    went_on = sentence_or_success(lambda: sf.fit(small_net(), small_data(), resume=here, progress=False))
+    went_on = assert_sentence_or_success(
+        lambda: sf.fit(small_net(), small_data(), resume=here, progress=False)
+    )
     if went_on:
         assert RunFolder.open(here).read_ledger().releases == PLAN.steps
     else:

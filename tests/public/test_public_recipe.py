@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -203,11 +202,6 @@ def test_the_full_size_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("saltflat.synthesis") is None
-    or importlib.util.find_spec("saltflat.report") is None,
-    reason="this tree has no saltflat.synthesis or no saltflat.report",
-)
 def test_from_pixels_to_report(tmp_path: Path) -> None:
     """Nothing exchanged: a diffusion model of digits, its samples, the report."""
     settings = replace(QUICK, synthesis={"size": "tiny", "steps": 3, "batch_size": 8}, count=20)

@@ -97,3 +97,11 @@ def forged(folder: Path, plan: Plan) -> None:
     certificate = certify(plan, ledger, randomness="fast", seeded=False, files=files)
     (folder / "certificate.json").write_bytes(spelled(certificate.data))
     (folder / "certificate.html").write_text(certificate.page())
+
+
+def failed(folder: Path, **options: Any) -> list[str]:
+    found = sf.verify(folder, **options)
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert ("NOT VERIFIED" in str(found)) == (not found.passed)
+    assert found.passed or found.failed
+    return found.failed

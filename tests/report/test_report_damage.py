@@ -35,7 +35,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def reported(folder: Path, honest: float) -> None:
+def assert_laws_of_a_report(folder: Path, honest: float) -> None:
     """The laws of a report, whatever the folder holds."""
     try:
         made = sf.report(folder)
@@ -66,7 +66,7 @@ def test_damaged_bytes(source: Path, tmp_path: Path, name: str) -> None:
         folder = copied(source, tmp_path / "run")
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(damaged(content, damages))
-        reported(folder, honest)
+        assert_laws_of_a_report(folder, honest)
 
     law()
 
@@ -99,7 +99,7 @@ def test_damaged_values(source: Path, tmp_path: Path, name: str) -> None:
             _values(folder, name, lambda value: twisted(value, damages))
         except (TypeError, KeyError, ValueError, AttributeError):
             return  # damage that cannot even be chained again
-        reported(folder, honest if name != "ledger.jsonl" else 0.0)
+        assert_laws_of_a_report(folder, honest if name != "ledger.jsonl" else 0.0)
 
     law()
 
@@ -109,4 +109,4 @@ def test_missing_files(source: Path, tmp_path: Path) -> None:
     for name in (*FILES, "weights.safetensors", "average.safetensors", "certificate.html"):
         folder = copied(source, tmp_path / "run")
         (folder / name).unlink()
-        reported(folder, honest)
+        assert_laws_of_a_report(folder, honest)

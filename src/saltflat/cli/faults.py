@@ -81,7 +81,7 @@ def _checks(given: dict[str, Any]) -> Iterator[Callable[[], object]]:
     from saltflat.cli.training_run import METHOD_WORDS, check_own_settings, check_test_fraction
     from saltflat.methods.optimizers import check_name
     from saltflat.models import describe
-    from saltflat.training.prepare import check_seed
+    from saltflat.training.checks import check_seed
 
     methods = [given["method"]] if "method" in given else str(given.get("methods", "")).split(",")
     methods = [name.strip() for name in methods if name.strip()]

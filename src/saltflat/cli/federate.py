@@ -11,13 +11,7 @@ from typing import Any
 import click
 
 from saltflat.cli.run_file import merge_run_file, run_file_argument
-from saltflat.cli.run_options import (
-    account_options,
-    checkpoint_option,
-    data_options,
-    free_folder,
-    stem_of,
-)
+from saltflat.cli.run_options import data_options, folder_of, folder_options
 from saltflat.cli.train import given_options
 from saltflat.cli.words import stopped_run
 from saltflat.errors import InputError
@@ -110,16 +104,7 @@ A run file holds the same words: data = "mnist", clients = 500, local-epochs = 5
 @click.option(
     "--picture", type=click.Path(dir_okay=False), help="Draw the class mix of the clients: NOT private."
 )
-@click.option("--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD]")
-@click.option(
-    "--resume", type=click.Path(file_okay=False), help="Go on with the run in this folder, as it was started."
-)
-@checkpoint_option
-@account_options
-@click.option("--seed", type=int, help="A repeatable test run: NOT private.")
-@click.option("--device", help="cpu, cuda, ...")
-@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress, no plan; only the result.")
+@folder_options
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
     """Train a model over clients with client-level privacy: simulated in this process, or on a Flower network.
@@ -132,14 +117,7 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     quiet = options["quiet"] or options["as_json"]
     announce = None if quiet else lambda text: click.echo(text, err=True)
     progress = False if quiet else None
-    if options["resume"] and options["out"]:
-        raise InputError(
-            "resume", options["resume"], "--out for a new run, or --resume for one that was cut off",
-            problem=f"is given beside out={options['out']!r}",
-        )  # fmt: skip
-    out = (
-        options["resume"] or options["out"] or free_folder(f"{stem_of(options['data'])}-{options['method']}")
-    )
+    out = folder_of(options)
     if options["app"]:
         _write_app(options, None if quiet else announce)
         return

@@ -12,14 +12,21 @@ import torch
 from torch import nn
 
 from saltflat import plans
-from saltflat.cli.training_run import account_for, facts_of, model_for, summary_of
+from saltflat.cli.training_run import (
+    account_for,
+    checkpoint_seconds,
+    facts_for,
+    facts_of,
+    going_on_with,
+    model_for,
+    summary_of,
+)
 from saltflat.data import DataSet
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.federated import Clients, Diagnostics, federate, read_diagnostics
 from saltflat.federated.dealt import clients_for, load_rows
 from saltflat.plan import AutomaticClipping, Clipping, FlatClipping, Plan, QuantileClipping
 from saltflat.record.folder import RunFolder
-from saltflat.training.keep import EVERY
 from saltflat.training.resume import finished_run
 from saltflat.training.run import Run, rebuilt
 
@@ -123,11 +130,7 @@ def described(options: dict[str, Any], announce: Callable[[str], None] | None = 
         torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
     model, name = model_for(data, _model_name(data, options.get("model")))
     plan = plan_for_clients(options, clients)
-    started = {
-        word: value for word, value in options.items()
-        if value is not None and word in (*STARTED_WITH, *MAY_CHANGE)
-    }  # fmt: skip
-    facts = {"data": data.name, "model": name, "options": started | {"model": name}}
+    facts = facts_for(options, data, name, (*STARTED_WITH, *MAY_CHANGE))
     return Described(data, clients, model, plan, facts)
 
 
@@ -154,7 +157,7 @@ def federate_once(
     run = federate(
         model, clients, plan,
         evaluate=data.test, public=data.public, out=out, seed=options.get("seed"), device=options.get("device"),
-        randomness=options.get("randomness"), progress=progress, checkpoint_every=_every(options),
+        randomness=options.get("randomness"), progress=progress, checkpoint_every=checkpoint_seconds(options),
         account=account_for(options), together=options.get("together"), diagnostics=diagnostics, facts=facts,
     )  # fmt: skip
     return run, federated_summary(run, data.name, name, options)
@@ -175,15 +178,7 @@ def resume_rounds(
             cure="Go on with it by: saltflat train --resume.",
         )  # fmt: skip
     facts = facts_of(opened)
-    options = facts["options"]
-    for word, value in given.items():
-        if word in STARTED_WITH and options.get(word) != value:
-            raise InputError(
-                word, value, f"{options.get(word, 'nothing')}, as the run was started",
-                problem=f"differs from the run in {folder}",
-                cure=f"Leave --{word.replace('_', '-')} out, or start a new run.",
-            )  # fmt: skip
-    options |= {word: given[word] for word in MAY_CHANGE if given.get(word) is not None}
+    options = going_on_with(facts, folder, given, STARTED_WITH, MAY_CHANGE)
     check_engine({word: value for word, value in options.items() if word != "app"})
     model = rebuilt(opened)
     run = finished_run(folder, model)
@@ -211,7 +206,7 @@ def resume_rounds(
     run = federate(
         model, clients_for(data, options),
         evaluate=data.test, public=data.public, resume=folder, device=options.get("device"), progress=progress,
-        checkpoint_every=_every(given), account=account_for(options), together=options.get("together"),
+        checkpoint_every=checkpoint_seconds(given), account=account_for(options), together=options.get("together"),
         diagnostics=diagnostics,
     )  # fmt: skip
     return run, federated_summary(run, facts["data"], facts["model"], options)
@@ -250,8 +245,3 @@ def _model_name(data: DataSet, name: str | None) -> str | None:
     """The paper's small network for images, unless told otherwise."""
     shape = tuple(data.train.inputs.shape[1:])
     return "fed-cnn" if name is None and len(shape) == 3 and shape[-1] >= 16 else name
-
-
-def _every(options: dict[str, Any]) -> float:
-    every = options.get("checkpoint_every")
-    return EVERY if every is None else float(every)

@@ -7,7 +7,7 @@ more; a test compares them with what `saltflat.data` and `saltflat.models` know.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from click import Context, Parameter
@@ -25,6 +25,7 @@ OPTIMIZERS = ("sgd", "adam", "adam-bc", "adamw", "rmsprop", "adagrad")
 DEPTH, MOST = 3, 2000  # how far below a folder runs are looked for, and in how many folders
 
 Items = list[CompletionItem]
+Completion = Callable[[Context, Parameter, str], Items]
 
 
 def method_names(incomplete: str) -> list[str]:
@@ -46,6 +47,42 @@ def method_names(incomplete: str) -> list[str]:
     return [name for name in found if name.startswith(incomplete)]
 
 
+def one_of(words: Callable[[], Iterable[str]]) -> Completion:
+    """Completes a word to one of these."""
+    return lambda ctx, param, incomplete: _items(_starting(words(), incomplete))
+
+
+def some_of(words: Callable[[], Iterable[str]]) -> Completion:
+    """Completes the last word of a list with commas, to one that is not in the list yet."""
+
+    def complete(ctx: Context, param: Parameter, incomplete: str) -> Items:
+        before, comma, last = incomplete.rpartition(",")
+        chosen = before.split(",")
+        return _items(before + comma + word for word in _starting(words(), last) if word not in chosen)
+
+    return complete
+
+
+def _sections() -> Iterable[str]:
+    from saltflat.bench.settings import SECTIONS
+
+    return SECTIONS
+
+
+def _augmentations() -> Iterable[str]:
+    from saltflat.plan.parts import AUGMENTATIONS
+
+    return AUGMENTATIONS
+
+
+complete_data_name = one_of(lambda: DATA_SETS)
+complete_model = one_of(lambda: MODELS)
+complete_models = some_of(lambda: MODELS)
+complete_optimizer = one_of(lambda: OPTIMIZERS)
+complete_sections = some_of(_sections)
+complete_augmentations = some_of(_augmentations)
+
+
 def complete_method(ctx: Context, param: Parameter, incomplete: str) -> Items:
     """For ``--method``."""
     return _items(method_names(incomplete))
@@ -59,41 +96,7 @@ def complete_methods(ctx: Context, param: Parameter, incomplete: str) -> Items:
 
 def complete_data(ctx: Context, param: Parameter, incomplete: str) -> Items:
     """For ``--data``: names, or else files."""
-    return _items(_starting(DATA_SETS, incomplete)) or [CompletionItem(incomplete, type="file")]
-
-
-def complete_data_name(ctx: Context, param: Parameter, incomplete: str) -> Items:
-    """For commands about data sets that have a name."""
-    return _items(_starting(DATA_SETS, incomplete))
-
-
-def complete_model(ctx: Context, param: Parameter, incomplete: str) -> Items:
-    """For ``--model``."""
-    return _items(_starting(MODELS, incomplete))
-
-
-def complete_models(ctx: Context, param: Parameter, incomplete: str) -> Items:
-    """For ``--models``: the last one of a list."""
-    return _items(_list_of(MODELS, incomplete))
-
-
-def complete_sections(ctx: Context, param: Parameter, incomplete: str) -> Items:
-    """For ``bench --sections``."""
-    from saltflat.bench.settings import SECTIONS
-
-    return _items(_list_of(SECTIONS, incomplete))
-
-
-def complete_optimizer(ctx: Context, param: Parameter, incomplete: str) -> Items:
-    """For ``--optimizer``."""
-    return _items(_starting(OPTIMIZERS, incomplete))
-
-
-def complete_augmentations(ctx: Context, param: Parameter, incomplete: str) -> Items:
-    """For ``--augmentations``: the last one of a list."""
-    from saltflat.plan.parts import AUGMENTATIONS
-
-    return _items(_list_of(AUGMENTATIONS, incomplete))
+    return complete_data_name(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
 def complete_account(ctx: Context, param: Parameter, incomplete: str) -> Items:
@@ -140,12 +143,6 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 def _starting(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]
-
-
-def _list_of(words: Iterable[str], incomplete: str) -> list[str]:
-    before, comma, last = incomplete.rpartition(",")
-    chosen = before.split(",")
-    return [before + comma + word for word in words if word.startswith(last) and word not in chosen]
 
 
 def _items(words: Iterable[str]) -> Items:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from saltflat.cli.known import complete_run
+from saltflat.cli.run_options import accept_option
 
 
 @click.command(
@@ -44,12 +45,7 @@ The exit code is 0 if every run was verified, 1 if one was not (the page says so
     type=click.Path(exists=True, dir_okay=False),
     help="What saltflat audit --json printed.  [default: audit.json in the run folder]",
 )
-@click.option(
-    "--accept",
-    multiple=True,
-    type=click.Choice(["not-private", "unfinished"]),
-    help="Let a run pass that is a test run or has no noise, or that stopped early.",
-)
+@accept_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Only where the page is.")
 @click.pass_context

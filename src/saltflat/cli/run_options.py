@@ -1,4 +1,4 @@
-"""What `train`, `compare`, `tune` and `audit` share: options, and names for run folders."""
+"""What commands that train share: options, and names for run folders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from saltflat.cli import known
+from saltflat.errors import InputError
 
 
 class SwitchType(click.ParamType):  # type: ignore[type-arg]  # generic in recent clicks only
@@ -131,10 +132,50 @@ def budgets_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
 
 
+def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of a run that is stored, and can go on."""
+    return _with(
+        command,
+        click.option("--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD]"),
+        click.option(
+            "--resume", type=click.Path(file_okay=False), shell_complete=known.complete_run,
+            help="Go on with the run in this folder, as it was started.",
+        ),
+        checkpoint_option,
+        account_options,
+        click.option("--seed", type=int, help="A repeatable test run: NOT private."),
+        click.option("--device", help="cpu, cuda, ..."),
+        click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object."),
+        click.option("--quiet", is_flag=True, help="Only the result: no plan, no progress."),
+    )  # fmt: skip
+
+
+def accept_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a check lets pass."""
+    return _with(
+        command,
+        click.option(
+            "--accept", multiple=True, type=click.Choice(["not-private", "unfinished"]),
+            help="Let a run pass that is a test run or has no noise, or that stopped early.",
+        ),
+    )  # fmt: skip
+
+
 def _with(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def folder_of(options: dict[str, Any]) -> str:
+    """The run folder that the options name, or one that is free; --out and --resume exclude each other."""
+    if options["resume"] and options["out"]:
+        raise InputError(
+            "resume", options["resume"], "--out for a new run, or --resume for one that was cut off",
+            problem=f"is given beside out={options['out']!r}",
+        )  # fmt: skip
+    named: str | None = options["resume"] or options["out"]
+    return named or free_folder(f"{stem_of(options['data'])}-{options['method']}")
 
 
 def free_folder(stem: str) -> str:

@@ -9,19 +9,11 @@ from typing import Any
 
 import click
 
-from saltflat.cli.known import complete_method, complete_run
+from saltflat.cli.known import complete_method
 from saltflat.cli.public_options import public_options
 from saltflat.cli.run_file import merge_run_file, run_file_argument
-from saltflat.cli.run_options import (
-    account_options,
-    checkpoint_option,
-    data_options,
-    free_folder,
-    plan_options,
-    stem_of,
-)
+from saltflat.cli.run_options import data_options, folder_of, folder_options, plan_options
 from saltflat.cli.words import stopped_run
-from saltflat.errors import InputError
 
 
 @click.command(
@@ -50,17 +42,7 @@ A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 
 )  # fmt: skip
 @plan_options
 @public_options
-@click.option("--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD]")
-@click.option(
-    "--resume", type=click.Path(file_okay=False), shell_complete=complete_run,
-    help="Go on with the run in this folder, as it was started.",
-)  # fmt: skip
-@checkpoint_option
-@account_options
-@click.option("--seed", type=int, help="A repeatable test run: NOT private.")
-@click.option("--device", help="cpu, cuda, ...")
-@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
-@click.option("--quiet", is_flag=True, help="Only the result: no plan, no progress.")
+@folder_options
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
     """Train a model on private data, and write a run folder with its certificate.
@@ -73,14 +55,7 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     quiet = options["quiet"] or options["as_json"]
     announce = None if quiet else lambda text: click.echo(text, err=True)
     progress = False if quiet else None
-    out = (
-        options["resume"] or options["out"] or free_folder(f"{stem_of(options['data'])}-{options['method']}")
-    )
-    if options["resume"] and options["out"]:
-        raise InputError(
-            "resume", options["resume"], "--out for a new run, or --resume for one that was cut off",
-            problem=f"is given beside out={options['out']!r}",
-        )  # fmt: skip
+    out = folder_of(options)
     try:
         if options["resume"]:
             run, summary = resume_once(

@@ -121,7 +121,7 @@ def train_once(
     settings: dict[str, Any] = {
         "evaluate": data.test, "out": out, "seed": options.get("seed"), "device": options.get("device"),
         "schedule": options.get("schedule"), "randomness": options.get("randomness"), "progress": progress,
-        "checkpoint_every": _every(options), "account": account_for(options), "facts": facts,
+        "checkpoint_every": checkpoint_seconds(options), "account": account_for(options), "facts": facts,
     }  # fmt: skip
     parts = public_parts(options, data, plan.needs_public)
     if parts is None:
@@ -160,15 +160,7 @@ def resume_once(
     _refuse_tuning(RunFolder(folder))
     opened = RunFolder.open(folder, "resume")
     facts = facts_of(opened)
-    options = facts["options"]
-    for word, value in given.items():
-        if word in STARTED_WITH and options.get(word) != value:
-            raise InputError(
-                word, value, f"{options.get(word, 'nothing')}, as the run was started",
-                problem=f"differs from the run in {folder}",
-                cure=f"Leave --{word.replace('_', '-')} out, or start a new run.",
-            )  # fmt: skip
-    options |= {word: given[word] for word in MAY_CHANGE if given.get(word) is not None}
+    options = going_on_with(facts, folder, given, STARTED_WITH, MAY_CHANGE)
     model = rebuilt(opened)
     run = finished_run(folder, model)
     if run is not None:
@@ -180,7 +172,7 @@ def resume_once(
         announce(f"{opened.read_plan().table()}\ngoing on with the run in {folder}")
     settings: dict[str, Any] = {
         "evaluate": data.test, "resume": folder, "device": options.get("device"),
-        "schedule": options.get("schedule"), "progress": progress, "checkpoint_every": _every(given),
+        "schedule": options.get("schedule"), "progress": progress, "checkpoint_every": checkpoint_seconds(given),
         "account": account_for(options),
     }  # fmt: skip
     plan = opened.read_plan()
@@ -190,6 +182,25 @@ def resume_once(
     else:
         run = trained_with(parts, model, data, plan, None, settings)
     return run, summary_of(run, facts["data"], facts["model"])
+
+
+def going_on_with(
+    facts: dict[str, Any],
+    folder: str,
+    given: dict[str, Any],
+    started_with: Iterable[str],
+    may_change: Iterable[str],
+) -> dict[str, Any]:
+    """The options a run was started with, with those that may change as they are ``given`` now."""
+    options: dict[str, Any] = facts["options"]
+    for word, value in given.items():
+        if word in started_with and options.get(word) != value:
+            raise InputError(
+                word, value, f"{options.get(word, 'nothing')}, as the run was started",
+                problem=f"differs from the run in {folder}",
+                cure=f"Leave --{word.replace('_', '-')} out, or start a new run.",
+            )  # fmt: skip
+    return options | {word: given[word] for word in may_change if given.get(word) is not None}
 
 
 def _refuse_tuning(folder: RunFolder) -> None:
@@ -205,10 +216,11 @@ def _refuse_tuning(folder: RunFolder) -> None:
         )  # fmt: skip
 
 
-def facts_for(options: dict[str, Any], data: DataSet, model: str) -> dict[str, Any]:
+def facts_for(
+    options: dict[str, Any], data: DataSet, model: str, words: Iterable[str] = (*STARTED_WITH, *MAY_CHANGE)
+) -> dict[str, Any]:
     """What the command line stores in ``run.json``, and reads again when it goes on."""
-    words = (*STARTED_WITH, *MAY_CHANGE)
-    started = {word: value for word, value in options.items() if value is not None and word in words}
+    started = {word: options[word] for word in words if options.get(word) is not None}
     return {"data": data.name, "model": model, "options": started | {"model": model}}
 
 
@@ -224,7 +236,7 @@ def account_for(options: dict[str, Any]) -> Account | None:
     return Account.open(name, budgets=options.get("budgets"), fingerprint=fingerprint)
 
 
-def _every(options: dict[str, Any]) -> float:
+def checkpoint_seconds(options: dict[str, Any]) -> float:
     every = options.get("checkpoint_every")
     return EVERY if every is None else float(every)
 

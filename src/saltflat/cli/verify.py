@@ -7,6 +7,7 @@ import json
 import click
 
 from saltflat.cli.known import complete_run
+from saltflat.cli.run_options import accept_option
 from saltflat.cli.words import painted_checks
 
 
@@ -30,12 +31,7 @@ The exit code is 0 if every check passed, 1 if one failed, 2 for bad input.
     help="The certificate must be signed with the private key of this one.",
 )
 @click.option("--head", help="A hash kept elsewhere: the ledger's head, or that of certificate.json.")
-@click.option(
-    "--accept",
-    multiple=True,
-    type=click.Choice(["not-private", "unfinished"]),
-    help="Let a run pass that is a test run or has no noise, or that stopped early.",
-)
+@accept_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Only the verdict.")
 @click.pass_context

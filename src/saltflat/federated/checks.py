@@ -7,11 +7,12 @@ from torch import nn
 
 from saltflat.data.source import map_tensors
 from saltflat.engine.batch import LossFunction
-from saltflat.errors import InputError, RefusedError, SaltflatError
+from saltflat.errors import RefusedError, SaltflatError
 from saltflat.federated.local import Rows, updates
 from saltflat.federated.protocol import Task
 from saltflat.plan import LocalTraining, NoAscent
 from saltflat.training.build import trainable
+from saltflat.training.checks import cannot_take
 
 
 def check_model(model: nn.Module) -> None:
@@ -60,11 +61,7 @@ def rehearse(model: nn.Module, rows: Rows, loss_fn: LossFunction) -> bool:
     except SaltflatError:
         raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        raise InputError(
-            "model", model, "a model that accepts a batch of a client's rows, and a loss that accepts its output",
-            problem=f"failed on blank rows: {error}",
-            cure="Call loss_fn(model(inputs), targets) on a small batch to see where.",
-        ) from error  # fmt: skip
+        raise cannot_take(model, "a batch of a client's rows", "blank rows", error) from error
     changed = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])]
     if changed:
         raise RefusedError(

@@ -12,7 +12,7 @@ from torch import nn
 
 from saltflat.data.source import Examples, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
-from saltflat.errors import InputError, PrivacyWarning, nearest
+from saltflat.errors import InputError, PrivacyWarning
 from saltflat.federated.checks import check_model, rehearse
 from saltflat.federated.clients import Clients
 from saltflat.federated.diagnostics import LABEL, Diagnostics
@@ -21,29 +21,20 @@ from saltflat.federated.protocol import Engine
 from saltflat.federated.server import Server
 from saltflat.federated.simulation import Simulation
 from saltflat.mechanism.exact import Grid
-from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, check_tier
+from saltflat.mechanism.randomness import TIER_EXACT
 from saltflat.mechanism.sampling import check_rows
 from saltflat.plan import Plan, PublicMask
-from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
 from saltflat.training.build import build_mechanism
+from saltflat.training.checks import check_evaluation, check_settings, check_solved, placed
 from saltflat.training.evaluate import evaluate as measure
-from saltflat.training.fit import trained
-from saltflat.training.keep import EVERY, check_every
+from saltflat.training.fit import completed
+from saltflat.training.keep import EVERY
 from saltflat.training.losses import check_targets, cross_entropy, default_loss
-from saltflat.training.prepare import (
-    LoopWith,
-    Session,
-    begun,
-    check_alone,
-    check_evaluation,
-    check_seed,
-    placed,
-    resumed,
-)
+from saltflat.training.prepare import LoopWith, Session, opened_session
 from saltflat.training.resume import finished_run, plan_of
 from saltflat.training.run import Run
-from saltflat.training.spend import AccountName, charge_of, opened, reserving
+from saltflat.training.spend import AccountName, Spending
 from saltflat.training.step import Loop, Step, build_optimizer
 
 TRAIN_ROWS = 10_000
@@ -79,28 +70,10 @@ def prepare_rounds(
 
     ``clients`` are rows on this machine, or an engine that knows where clients are.
     """
-    unknown = [key for key in settings if key not in FederatedSettings.__annotations__]
-    if unknown:
-        raise InputError(
-            unknown[0], settings.get(unknown[0]), "a known argument",
-            cure=nearest(unknown[0], list(FederatedSettings.__annotations__)),
-        )  # fmt: skip
-    out, resume, seed = settings.get("out"), settings.get("resume"), settings.get("seed")
-    if out is not None and resume is not None:
-        raise InputError(
-            "resume", str(resume), "out for a new run, or resume for one that was cut off",
-            problem=f"is given beside out={str(out)!r}",
-        )  # fmt: skip
+    check_settings(settings, FederatedSettings)
+    resume = settings.get("resume")
     plan = _checked_plan(plan if resume is None else plan_of(resume, plan))
-    check_alone()
-    check_seed(seed)
-    tier = settings.get("randomness")
-    if tier is not None:
-        check_tier(tier)
-    every = settings.get("checkpoint_every", EVERY)
-    check_every(every)
-    account = opened(settings.get("account"))
-    charge = None if account is None or resume is not None else charge_of(plan, seed)
+    spending = Spending.of(plan, settings)
     where = placed(model, settings.get("device"))
     check_model(model)
     public = _public_rows(plan, settings.get("public"))
@@ -132,18 +105,7 @@ def prepare_rounds(
 
         return loop_with
 
-    rules = {"update": "one vector, clipped whole"}
-    if resume is not None:
-        return resumed(
-            RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, settings.get("account")
-        )
-    loop_with = reserving(loop_in(tier or TIER_FAST), account, charge, out)
-    if seed is not None:
-        torch.manual_seed(seed)
-    if out is None:
-        ledger = Ledger()
-        return Session(loop_with(ledger, seed), None, ledger, rules, facts=settings.get("facts"))
-    return begun(RunFolder.create(out), loop_with, rules, every, seed, settings.get("facts"))
+    return opened_session(loop_in, {"update": "one vector, clipped whole"}, settings, spending)
 
 
 def federate(
@@ -199,21 +161,7 @@ def federate(
     loop, folder = session.loop, session.folder
     if diagnostics is not None and folder is not None:
         diagnostics.folder = folder.path
-    try:
-        try:
-            history = trained(session, evaluate, callbacks, progress)
-        except BaseException as error:
-            session.close(finished=False)
-            if folder is not None and folder.checkpoints.exist():
-                error.add_note(
-                    f"The run in {folder.path} can go on: sf.federate(..., resume={str(folder.path)!r})"
-                )
-            raise
-        certificate, seconds = session.close(finished=True), session.seconds
-    finally:
-        session.let_go()
-    where = None if folder is None else folder.path
-    run = Run(loop.plan, model, certificate, history, loop.average.average, session.rules, where, seconds)
+    run = completed(session, evaluate, callbacks, progress, "sf.federate")
     if diagnostics is not None and isinstance(clients, Clients):
         some = torch.cat(list(clients.rows_of))[:TRAIN_ROWS]
         diagnostics.ended(
@@ -230,10 +178,7 @@ def _checked_plan(plan: Plan | None) -> Plan:
             problem="is none" if isinstance(plan, Plan) else "is missing",
             cure="Make one with sf.plans.dp_fedavg(...) or sf.plans.dp_fedsam(...).",
         )  # fmt: skip
-    if not plan.is_solved:
-        raise InputError(
-            "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
-        )
+    check_solved(plan)
     return plan
 
 

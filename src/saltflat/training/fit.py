@@ -92,6 +92,13 @@ def fit(
         device=device, seed=seed, micro_batch=micro_batch, randomness=randomness,
         resume=resume, checkpoint_every=checkpoint_every, account=account, facts=facts,
     )  # fmt: skip
+    return completed(session, evaluate, callbacks, progress, "sf.fit")
+
+
+def completed(
+    session: Session, evaluate: Any, callbacks: Sequence[Callback], progress: bool | None, function: str
+) -> Run:
+    """Run a session to its end, and certify it; ``function`` is what can go on with it if it is cut off."""
     loop, folder = session.loop, session.folder
     try:
         try:
@@ -101,14 +108,16 @@ def fit(
             session.close(finished=False)
             if folder is not None and folder.checkpoints.exist():
                 error.add_note(
-                    f"The run in {folder.path} can go on: sf.fit(..., resume={str(folder.path)!r})"
+                    f"The run in {folder.path} can go on: {function}(..., resume={str(folder.path)!r})"
                 )
             raise
         certificate, seconds = session.close(finished=True), session.seconds
     finally:
         session.let_go()
     where = None if folder is None else folder.path
-    return Run(loop.plan, model, certificate, history, loop.average.average, session.rules, where, seconds)
+    return Run(
+        loop.plan, loop.model, certificate, history, loop.average.average, session.rules, where, seconds
+    )
 
 
 def trained(

@@ -17,9 +17,9 @@ from saltflat.data.shared_rows import refuse_shared_rows
 from saltflat.data.source import Examples, Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
-from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError, check_count, nearest
+from saltflat.errors import InputError, PrivacyWarning, SaltflatError, check_count
 from saltflat.mechanism.exact import Grid
-from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, check_tier
+from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST
 from saltflat.mechanism.sampling import check_rows
 from saltflat.methods.multiplicity import views_of
 from saltflat.methods.optimizers import OptimizerFactory
@@ -28,13 +28,21 @@ from saltflat.record.certificate import Certificate, certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
 from saltflat.training.alone import clipped_alone
-from saltflat.training.build import build_mechanism, trainable
-from saltflat.training.evaluate import evaluate
-from saltflat.training.keep import EVERY, Keeper, check_every, setup_of
+from saltflat.training.build import build_mechanism
+from saltflat.training.checks import (
+    cannot_take,
+    check_evaluation,
+    check_provenance,
+    check_seed,
+    check_settings,
+    check_solved,
+    placed,
+)
+from saltflat.training.keep import EVERY, Keeper, setup_of
 from saltflat.training.losses import check_targets, default_loss
 from saltflat.training.public_side import check_public, content_hash, listed
 from saltflat.training.resume import check_setup, go_on, plan_of, read_checkpoint
-from saltflat.training.spend import AccountName, charge_of, confirm, opened, reserving
+from saltflat.training.spend import AccountName, Spending, confirm, reserving
 from saltflat.training.step import Loop, Schedule, build_optimizer, fetch, named_schedule
 
 LoopWith = Callable[[Ledger, int | None], Loop]
@@ -137,39 +145,17 @@ def prepare(
 
     ``test`` is what will be evaluated on: the model must be able to take it.
     """
-    out, resume = settings.get("out"), settings.get("resume")
-    if out is not None and resume is not None:
-        raise InputError(
-            "resume", str(resume), "out for a new run, or resume for one that was cut off",
-            problem=f"is given beside out={str(out)!r}",
-        )  # fmt: skip
+    check_settings(settings, Settings)
+    resume, micro_batch, public = settings.get("resume"), settings.get("micro_batch"), settings.get("public")
     if resume is not None:
         plan = plan_of(resume, plan)
     if not isinstance(plan, Plan):
         raise InputError("plan", plan, "a Plan", cure="Make one with sf.plans.dp_sgd(...).")
-    if not plan.is_solved:
-        raise InputError(
-            "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
-        )
-    check_alone()
-    unknown = [key for key in settings if key not in Settings.__annotations__]
-    if unknown:
-        raise InputError(
-            unknown[0], settings.get(unknown[0]), "a known argument",
-            cure=nearest(unknown[0], list(Settings.__annotations__)),
-        )  # fmt: skip
-    seed, micro_batch, public = settings.get("seed"), settings.get("micro_batch"), settings.get("public")
+    check_solved(plan)
     schedule = named_schedule(settings.get("schedule"))
     if micro_batch is not None:
         check_count("micro_batch", micro_batch)
-    check_seed(seed)
-    tier = settings.get("randomness")
-    if tier is not None:
-        check_tier(tier)
-    every = settings.get("checkpoint_every", EVERY)
-    check_every(every)
-    account = opened(settings.get("account"))
-    charge = None if account is None or resume is not None else charge_of(plan, seed)
+    spending = Spending.of(plan, settings)
     where = placed(model, settings.get("device"))
     check_provenance(data)
     check_public(plan, public)
@@ -218,19 +204,33 @@ def prepare(
 
         return loop_with
 
+    shown = listed(plan, public, settings.get("facts"))
+    session = opened_session(loop_in, rules, settings, spending, shown)
     if resume is not None:
-        session = resumed(RunFolder.open(resume, "resume"), loop_in, rules, every, seed, tier, account)
         session.public = listed(plan, public, session.facts)
-        return session
-    facts = settings.get("facts")
-    shown = listed(plan, public, facts)
-    loop_with = reserving(loop_in(tier or TIER_FAST), account, charge, out)
+    return session
+
+
+def opened_session(
+    loop_in: Callable[[str], LoopWith],
+    rules: dict[str, str],
+    settings: Any,
+    spending: Spending,
+    public: Sequence[dict[str, Any]] = (),
+) -> Session:
+    """The session that the settings ask for: of a run that goes on, of a new folder, or in memory alone."""
+    every, tier = settings.get("checkpoint_every", EVERY), settings.get("randomness")
+    out, seed, facts = settings.get("out"), settings.get("seed"), settings.get("facts")
+    if settings.get("resume") is not None:
+        folder = RunFolder.open(settings["resume"], "resume")
+        return resumed(folder, loop_in, rules, every, seed, tier, spending.account)
+    loop_with = reserving(loop_in(tier or TIER_FAST), spending.account, spending.charge, out)
     if seed is not None:
         torch.manual_seed(seed)
     if out is None:
         ledger = Ledger()
-        return Session(loop_with(ledger, seed), None, ledger, rules, facts=facts, public=shown)
-    return begun(RunFolder.create(out), loop_with, rules, every, seed, facts, shown)
+        return Session(loop_with(ledger, seed), None, ledger, rules, facts=facts, public=list(public))
+    return begun(RunFolder.create(out), loop_with, rules, every, seed, facts, public)
 
 
 def begun(
@@ -291,23 +291,6 @@ def resumed(
         raise
 
 
-def check_alone() -> None:
-    """Refuse to be one of several ranks: each would train on all rows, and add noise for one release of its own."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        raise RefusedError(
-            "A model on several ranks",
-            "every rank would draw batches from the same rows, and the plan pays for one release a step.",
-            "Train in one process; micro-batches already use all its cores.",
-        )
-
-
-def check_seed(seed: int | None) -> None:
-    """Refuse a seed that is none."""
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**62):
-        raise InputError("seed", seed, "a whole number 0 <= seed < 2**62, or none for a private run")
-
-
 def layer_rules(model: nn.Module, data: Any, loss_fn: LossFunction | None = None) -> dict[str, str]:
     """Which rule of the engine each trainable parameter goes through, found on a few rows of ``data``.
 
@@ -318,44 +301,6 @@ def layer_rules(model: nn.Module, data: Any, loss_fn: LossFunction | None = None
     source = as_source(data)
     where = placed(model, None)
     return _rehearsed(model, source, _checked_loss(source, loss_fn, None), Multiplicity(), where)
-
-
-def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
-    """Move the model to the device and set it to train; a model without weights is refused."""
-    if not isinstance(model, nn.Module) or not trainable(model):
-        raise InputError("model", model, "a torch.nn.Module with parameters that require gradients")
-    try:
-        where = torch.device(device) if device is not None else next(model.parameters()).device
-        model.to(where).train()
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            "device", str(device), "a device that torch has here, such as 'cpu'", problem=f"failed: {error}"
-        ) from error
-    return where
-
-
-def check_evaluation(
-    model: nn.Module, test: Any, loss: LossFunction, device: torch.device, argument: str = "evaluate"
-) -> None:
-    """Evaluate a few rows and throw the figures away."""
-    source = as_source(test)
-    some = source.fetch(torch.arange(min(2, len(source))))
-    try:
-        evaluate(model, some, device, loss)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        raise InputError(
-            argument, test, "data of the same form as the training data",
-            problem=f"failed on the first rows: {error}",
-        ) from error  # fmt: skip
-
-
-def check_provenance(data: Any) -> None:
-    if isinstance(data, Examples) and data.provenance != "private":
-        warnings.warn(
-            f"This data is marked {data.provenance}: it needs no budget, and the plan spends one on it.",
-            PrivacyWarning,
-            stacklevel=4,
-        )
 
 
 def _by_person(source: Source, groups: Any, plan: Plan) -> Source:
@@ -410,11 +355,7 @@ def _rehearsed(
     except SaltflatError:
         raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        raise InputError(
-            "model", model, "a model that accepts a batch of this data, and a loss that accepts its output",
-            problem=f"failed on the first rows: {error}",
-            cure="Call loss_fn(model(inputs), targets) on a small batch to see where.",
-        ) from error  # fmt: skip
+        raise cannot_take(model, "a batch of this data", "the first rows", error) from error
 
 
 def _rehearse_alone(

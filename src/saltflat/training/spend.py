@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from saltflat.errors import InputError
 from saltflat.plan import Plan
@@ -39,6 +41,21 @@ def charge_of(plan: Plan, seed: int | None = None) -> Charge:
         )  # fmt: skip
     budget = plan.budget
     return Charge(plan.events(), plan.epsilon, budget.delta, budget.relation, budget.unit)
+
+
+@dataclass(frozen=True)
+class Spending:
+    """The account of a run, and what a new run takes from it. A run that goes on has paid already."""
+
+    account: Account | None
+    charge: Charge | None
+
+    @staticmethod
+    def of(plan: Plan, settings: Any) -> Spending:
+        """What the settings of a run say."""
+        account = opened(settings.get("account"))
+        pays = account is not None and settings.get("resume") is None
+        return Spending(account, charge_of(plan, settings.get("seed")) if pays else None)
 
 
 def reserve(account: Account, charge: Charge, ledger: Ledger, where: Path | None) -> str:

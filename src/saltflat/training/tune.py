@@ -26,8 +26,8 @@ from saltflat.plan import Budget, Plan, Poisson
 from saltflat.plan.tuning import Point, default_score_noise, solved_tuning
 from saltflat.plans.defaults import choose_epochs
 from saltflat.record.folder import RunFolder
+from saltflat.training.checks import check_seed
 from saltflat.training.fit import fit
-from saltflat.training.prepare import check_seed
 from saltflat.training.score import held_out, right_answers
 from saltflat.training.trials import ModelOrMaker, Trials, TrialSettings, Tuned, made
 

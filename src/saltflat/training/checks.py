@@ -1,0 +1,111 @@
+"""What must hold before anything is spent, for rows and for clients alike."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from saltflat.data.source import Examples, as_source
+from saltflat.engine.batch import LossFunction
+from saltflat.errors import InputError, PrivacyWarning, RefusedError, nearest
+from saltflat.mechanism.randomness import check_tier
+from saltflat.plan import Plan
+from saltflat.training.build import trainable
+from saltflat.training.evaluate import evaluate
+from saltflat.training.keep import EVERY, check_every
+
+
+def check_settings(settings: Any, known: Any) -> None:
+    """Refuse arguments that ``known`` (a TypedDict) has not, and values of those that all runs share."""
+    unknown = [key for key in settings if key not in known.__annotations__]
+    if unknown:
+        raise InputError(
+            unknown[0], settings.get(unknown[0]), "a known argument",
+            cure=nearest(unknown[0], list(known.__annotations__)),
+        )  # fmt: skip
+    out, resume = settings.get("out"), settings.get("resume")
+    if out is not None and resume is not None:
+        raise InputError(
+            "resume", str(resume), "out for a new run, or resume for one that was cut off",
+            problem=f"is given beside out={str(out)!r}",
+        )  # fmt: skip
+    check_alone()
+    check_seed(settings.get("seed"))
+    if settings.get("randomness") is not None:
+        check_tier(settings["randomness"])
+    check_every(settings.get("checkpoint_every", EVERY))
+
+
+def check_solved(plan: Plan) -> None:
+    """Refuse a plan whose noise is not known yet."""
+    if not plan.is_solved:
+        raise InputError(
+            "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
+        )
+
+
+def check_alone() -> None:
+    """Refuse to be one of several ranks: each would train on all rows, and add noise for one release of its own."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise RefusedError(
+            "A model on several ranks",
+            "every rank would draw batches from the same rows, and the plan pays for one release a step.",
+            "Train in one process; micro-batches already use all its cores.",
+        )
+
+
+def check_seed(seed: int | None) -> None:
+    """Refuse a seed that is none."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**62):
+        raise InputError("seed", seed, "a whole number 0 <= seed < 2**62, or none for a private run")
+
+
+def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Move the model to the device and set it to train; a model without weights is refused."""
+    if not isinstance(model, nn.Module) or not trainable(model):
+        raise InputError("model", model, "a torch.nn.Module with parameters that require gradients")
+    try:
+        where = torch.device(device) if device is not None else next(model.parameters()).device
+        model.to(where).train()
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            "device", str(device), "a device that torch has here, such as 'cpu'", problem=f"failed: {error}"
+        ) from error
+    return where
+
+
+def check_evaluation(
+    model: nn.Module, test: Any, loss: LossFunction, device: torch.device, argument: str = "evaluate"
+) -> None:
+    """Evaluate a few rows and throw the figures away."""
+    source = as_source(test)
+    some = source.fetch(torch.arange(min(2, len(source))))
+    try:
+        evaluate(model, some, device, loss)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise InputError(
+            argument, test, "data of the same form as the training data",
+            problem=f"failed on the first rows: {error}",
+        ) from error  # fmt: skip
+
+
+def check_provenance(data: Any) -> None:
+    if isinstance(data, Examples) and data.provenance != "private":
+        warnings.warn(
+            f"This data is marked {data.provenance}: it needs no budget, and the plan spends one on it.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+
+
+def cannot_take(model: nn.Module, what: str, tried: str, error: Exception) -> InputError:
+    """The error of a model that failed on rows it was tried on."""
+    return InputError(
+        "model", model, f"a model that accepts {what}, and a loss that accepts its output",
+        problem=f"failed on {tried}: {error}",
+        cure="Call loss_fn(model(inputs), targets) on a small batch to see where.",
+    )  # fmt: skip
