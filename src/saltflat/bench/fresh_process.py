@@ -97,7 +97,7 @@ def measure(spec: dict[str, Any]) -> dict[str, int]:
     warm_up_torch()
     prepared(spec | dict(zip(("model", "examples"), TINY)))()
     step = prepared(spec)
-    return growth_of(step, times=1 if spec["engine"] == PRIVATE_STEP else 2)
+    return growth_of(step, times=spec.get("steps", 1) if spec["engine"] == PRIVATE_STEP else 2)
 
 
 def prepared(spec: dict[str, Any]) -> Callable[[], Any]:

@@ -22,13 +22,14 @@ class Cell:
     """One figure of memory: an engine on a model, over some examples, in micro-batches of a size.
 
     ``engine`` is a contender of `saltflat.bench.contenders.by_name`, or ``"private step"``: the whole step of
-    DP-SGD over a logical batch of ``examples``.
+    DP-SGD over a logical batch of ``examples``, taken ``steps`` times.
     """
 
     engine: str
     model: str
     examples: int
     micro_batch: int | None = None
+    steps: int = 1
 
 
 # Below this, pages and allocator decide, not the engine: such a model's ratio is shown and not judged.
@@ -74,9 +75,13 @@ def of_model(model: str, settings: Settings, measure: Measure = in_fresh_process
 
 
 def of_logical_batches(settings: Settings, measure: Measure = in_fresh_processes) -> dict[str, Any]:
-    """A whole private step over a small and a large logical batch."""
+    """Whole private steps over a small and a large logical batch.
+
+    As many rows with both: two lanes seldom need the most at the same moment, and more rows are more such moments.
+    """
+    most = max(settings.memory_batches)
     small, large = (
-        measure(Cell(PRIVATE_STEP, settings.step_model, batch), settings.memory_repeats)
+        measure(Cell(PRIVATE_STEP, settings.step_model, batch, steps=most // batch), settings.memory_repeats)
         for batch in settings.memory_batches
     )
     return {
