@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,8 +35,12 @@ FLOWER = ("--engine", "flower", "--nodes", "2")
 LONG = 500
 
 
-def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
-    """``saltflat federate`` with a home and a temporary folder of its own, by which its processes can be found."""
+@contextlib.contextmanager
+def started(home: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """``saltflat federate`` with a home and a temporary folder of its own, by which its processes can be found.
+
+    It is gone after the block, also when a test fails.
+    """
     (home / "tmp").mkdir(exist_ok=True)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HOME": str(home), "TMPDIR": str(home / "tmp")}
     environment.pop("FLWR_HOME", None)
@@ -44,16 +48,22 @@ def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
     def listen() -> None:  # a process in the background may have been told to ignore Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "saltflat", "federate", *arguments, "--quiet"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         preexec_fn=listen,
     )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.communicate()
 
 
 def finish(home: Path, *arguments: str) -> None:
-    process = start(home, *arguments)
-    out, err = process.communicate(timeout=LONG)
+    with started(home, *arguments) as process:
+        out, err = process.communicate(timeout=LONG)
     assert process.returncode == 0, out + err
 
 
@@ -105,18 +115,18 @@ def test_flower_and_the_simulation_find_the_same_model(tmp_path: Path) -> None:
 def test_a_killed_node_and_a_killed_server(tmp_path: Path) -> None:
     """A node dies in a round: the next ones are released all the same. Then the server dies, and is resumed."""
     out = tmp_path / "run"
-    process = start(tmp_path, *QUICK, "--rounds", "8", *FLOWER, "--timeout", "6", "--out", str(out))
-    wait_for(lambda: releases(out) >= 1, process)
-    node = [
-        pid
-        for pid, line in family(tmp_path).items()
-        if "flower-supernode" in line and "partition-id=1" in line
-    ]
-    assert len(node) == 1
-    os.kill(node[0], signal.SIGKILL)
-    wait_for(lambda: releases(out) >= 4, process)
-    process.kill()
-    process.communicate(timeout=LONG)
+    with started(tmp_path, *QUICK, "--rounds", "8", *FLOWER, "--timeout", "6", "--out", str(out)) as process:
+        wait_for(lambda: releases(out) >= 1, process)
+        node = [
+            pid
+            for pid, line in family(tmp_path).items()
+            if "flower-supernode" in line and "partition-id=1" in line
+        ]
+        assert len(node) == 1
+        os.kill(node[0], signal.SIGKILL)
+        wait_for(lambda: releases(out) >= 4, process)
+        process.kill()
+        process.communicate(timeout=LONG)
     wait_for(lambda: not family(tmp_path))  # without anybody who could stop them
     done = releases(out)
     finish(tmp_path, "--resume", str(out), "--nodes", "2")
@@ -132,10 +142,10 @@ def test_a_killed_node_and_a_killed_server(tmp_path: Path) -> None:
 
 def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start(tmp_path, *QUICK, "--rounds", "50", *FLOWER, "--out", str(out))
-    wait_for(lambda: releases(out) >= 1, process)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=LONG)
+    with started(tmp_path, *QUICK, "--rounds", "50", *FLOWER, "--out", str(out)) as process:
+        wait_for(lambda: releases(out) >= 1, process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=LONG)
     assert process.returncode != 0
     assert "Traceback" not in err
     assert_nothing_left(tmp_path)
