@@ -96,7 +96,9 @@ A run file holds the same words: data = "mnist", clients = 500, local-epochs = 5
     help="Start nothing; write the Flower app of this run into a folder, for a deployment that is there.",
 )  # fmt: skip
 @click.option(
-    "--together", type=int, help="Clients trained at a time.  [default: 50 for small models, else 1]"
+    "--together",
+    type=int,
+    help="Clients trained at a time.  [default: 50 for small models without convolutions, else 1]",
 )
 @click.option(
     "--diagnostics", is_flag=True, help="Also store update norms and the train-test gap: NOT private."
