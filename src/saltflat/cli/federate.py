@@ -98,7 +98,7 @@ A run file holds the same words: data = "mnist", clients = 500, local-epochs = 5
 @click.option(
     "--together",
     type=int,
-    help="Clients trained at a time.  [default: 50 for small models without convolutions, else 1]",
+    help="Clients trained at a time.  [default: 50 for small models, else 1]",
 )
 @click.option(
     "--diagnostics", is_flag=True, help="Also store update norms and the train-test gap: NOT private."
