@@ -27,7 +27,7 @@ types: $(READY) ## mypy, strict
 	@$(BIN)/mypy
 
 MINUTES ?= 60
-papers: $(READY) ## the cheapest missing runs of the papers' tables that fit into MINUTES=60 (DATA=folder), then the page
+papers: $(READY) ## run the papers' tables, cheapest first, as far as MINUTES=60 goes (DATA=folder), and write the page
 	@$(BIN)/python benchmarks/papers/run.py --minutes $(MINUTES) $(if $(DATA),--data-dir $(DATA)) --page
 
 # torch goes first and alone: with it installed in the tested version, nothing that follows can pull another build.

@@ -17,6 +17,7 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- by hand: begin -->", "<!-- by hand: end -->"
 ROWS_BEGIN, ROWS_END = "<!-- results: begin -->", "<!-- results: end -->"
 NOT_RUN = "not run"
+HEAD = "| | | paper | ours | difference | runs |\n|---|---|---|---|---|---|"
 
 INTRODUCTION = """# Results beside the papers
 
@@ -82,16 +83,35 @@ def section(registry: Registry, table: Table, results: Path) -> str:
         parts.append(f"No number of a paper: {table.own}")
     if table.note:
         parts.append(table.note)
-    lines = ["| | | paper | ours | difference | runs |", "|---|---|---|---|---|---|"]
+    parts += [_cells(registry, table, results), _how(registry, table)]
+    return "\n\n".join(parts)
+
+
+def _cells(registry: Registry, table: Table, results: Path) -> str:
+    """One line a cell; where nothing was run at all, one line a row."""
+    if all(outcome(cell, results) is None for cell in table):
+        return _not_run(table)
+    lines = [HEAD]
     for row in table.cells:
         for number, cell in enumerate(row):
             label = cell.row if number == 0 else ""
-            lines.append(
-                f"| {label} | {cell.column}{_chosen(registry, cell, results)} | {_line(table, cell, results)} |"
-            )
-    parts.append("\n".join(lines))
-    parts.append(_how(registry, table))
-    return "\n\n".join(parts)
+            chosen = _chosen(registry, cell, results)
+            lines.append(f"| {label} | {cell.column}{chosen} | {_line(table, cell, results)} |")
+    return "\n".join(lines)
+
+
+def _not_run(table: Table) -> str:
+    """What the paper says, and that it was not run."""
+    names = [cell.column for cell in table.cells[0]]
+    said = [[cell.said for cell in row] for row in table.cells]
+    if not any(value for row in said for value in row):
+        tried = ", ".join(row[0].row for row in table.cells)
+        return f"{NOT_RUN.capitalize()}: {tried}, each with {', '.join(names)}."
+    lines = [f"| paper | {' | '.join(names)} | ours |", "|---" * (len(names) + 2) + "|"]
+    lines += [
+        f"| {row[0].row} | {' | '.join(values)} | {NOT_RUN} |" for row, values in zip(table.cells, said)
+    ]
+    return "\n".join(lines)
 
 
 def _cost(table: Table) -> str:
@@ -124,7 +144,7 @@ def _line(table: Table, cell: Cell, results: Path) -> str:
     """Paper, ours, difference, runs."""
     said, found = cell.said or "–", outcome(cell, results)
     if found is None:
-        return f"{said} | {NOT_RUN} | | "
+        return f"{said} | {NOT_RUN} | |"
     failed = f", {found.failed} failed" if found.failed else ""
     if not found.values:
         return f"{said} | failed | | {found.failed}"
@@ -150,7 +170,9 @@ def _signed(cell: Cell, value: float) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    """With a capital, unless it begins with a Greek letter, and a full stop."""
+    first = text[:1].upper() if text[:1].isascii() else text[:1]
+    return first + text[1:] + ("" if text.endswith(".") else ".")
 
 
 # --- the README -------------------------------------------------------------------------------------
@@ -158,15 +180,21 @@ def _sentence(text: str) -> str:
 
 def headline(registry: Registry, results: Path = RESULTS) -> str:
     """The rows that the README shows: paper and ours, most of it in one look."""
-    lines = ["| | | paper | ours | difference | runs |", "|---|---|---|---|---|---|"]
+    lines = [HEAD]
     for table in registry.tables.values():
-        rows = [[cell for cell in row if cell.headline] for row in table.cells]
-        for row in rows:
-            for number, cell in enumerate(row):
-                what = f"{table.title}, {cell.row}" if number == 0 else ""
-                lines.append(
-                    f"| {what} | {cell.column}{_chosen(registry, cell, results)} | {_line(table, cell, results)} |"
+        for row in table.cells if table.scale == "full" else ():
+            cells = [cell for cell in row if cell.headline]
+            what = f"{table.short or table.title}, {row[0].row}"
+            if cells and all(outcome(cell, results) is None for cell in cells):
+                names, said = (
+                    " / ".join(words) for words in zip(*((cell.column, cell.said) for cell in cells))
                 )
+                lines.append(f"| {what} | {names} | {said} | {NOT_RUN} | | |")
+                continue
+            for cell in cells:
+                chosen = _chosen(registry, cell, results)
+                lines.append(f"| {what} | {cell.column}{chosen} | {_line(table, cell, results)} |")
+                what = ""
     return "\n".join(lines)
 
 

@@ -272,7 +272,7 @@ def epochs(registry: Registry, results: Path) -> dict[str, Any]:
                 point = [int(cell.row.split()[0]), round(told.mean, 3), round(told.deviation or 0, 3)]
                 curves.setdefault(cell.column, []).append(point)
         if any(len(points) > 1 for points in curves.values()):
-            found[table.title.rpartition(": ")[2]] = curves
+            found[table.title] = curves
     return found
 
 

@@ -33,7 +33,7 @@ RUNS = Path("runs") / "papers"
 
 
 class CannotRunError(Exception):
-    """A work that was refused before it began."""
+    """A work that was refused before it began, or cut off: nothing to keep as a result."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,7 +63,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("name what to run, or say --minutes, --list or --page")
     missed = 0
     if chosen.names or chosen.minutes is not None:
-        missed = run_all(registry, works, chosen.minutes, chosen.data_dir, chosen.runs)
+        try:
+            missed = run_all(registry, works, chosen.minutes, chosen.data_dir, chosen.runs)
+        except KeyboardInterrupt:
+            print(
+                f"stopped. The run is kept in {chosen.runs}; the same command goes on with it.",
+                file=sys.stderr,
+            )
+            return 130
     if chosen.page:
         from papers.page import write
 
@@ -142,7 +149,7 @@ def one_run(
     """
     folder = runs / f"{work.name}-{number}"
     _free(folder)
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), sum(os.times()[:4])
     result: dict[str, Any] = {
         "format": FORMAT, "work": work.name, "number": number, "scale": work.scale, "reduced": work.reduced,
         "command": work.command, **_circumstances(),
@@ -158,6 +165,8 @@ def one_run(
     except (RuntimeError, ArithmeticError) as error:
         found = {"failed": f"{type(error).__name__}: {error}", "seconds": time.perf_counter() - started}
     result |= _plain(found)
+    # a machine that others use as well stretches the time; of a run that went on, this is the last part
+    result["processor_seconds"] = round(sum(os.times()[:4]) - worked, 2)
     results.mkdir(parents=True, exist_ok=True)
     scratch = results / f".{work.name}-{number}.partial"
     scratch.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -177,6 +186,8 @@ def trained(words: tuple[str, ...], folder: Path, data_dir: str | None) -> dict[
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 2:
         raise CannotRunError(done.stderr.strip())
+    if done.returncode < 0 or done.returncode == 130:
+        raise CannotRunError("It was cut off, and goes on when it is run again.")
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-1000:])
     return facts_of(sf.Run.load(folder))

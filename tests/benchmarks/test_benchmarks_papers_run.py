@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def test_a_run_leaves_one_result_and_is_not_made_again(tmp_path: Path) -> None:
     }
     assert result["command"].startswith("saltflat train --data digits")
     assert result["seconds"] > 0
+    assert result["processor_seconds"] > 0
     before = path.read_bytes()
     assert run.run_all(registry, list(registry.works.values()), None, *places) == 0
     assert path.read_bytes() == before
@@ -124,10 +126,18 @@ def test_what_was_refused_is_no_result(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "results").exists()
 
 
+def test_a_process_that_was_killed_is_no_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = helpers.registry_of(tmp_path / "registry", helpers.table())
+    killed = subprocess.CompletedProcess([], -9, "", "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
+    run.run_all(registry, list(registry.works.values()), None, None, tmp_path / "runs", tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger has one release a step in the end, and the averages say what they missed.
 
-    Fails when a cut-off run is begun anew: the ledger then opens twice, in another folder (tried).
+    Fails when a run that was cut off is not seen to have begun (tried).
     """
     place, seen = Place(tmp_path / "linear-1"), []
     whole = SideAverages.__call__
