@@ -127,7 +127,7 @@ def draw_paper_and_ours(rows: list[dict[str, Any]]) -> Any:
     """One line a cell, the paper's number hollow and ours full."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(9.4, 1.3 + 0.3 * len(rows)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(11, 1.5 + 0.3 * len(rows)), layout="constrained")
     for place, row in enumerate(rows):
         axes.plot([row["paper"], row["ours"]], [place, place], color=GRID, lw=3, zorder=1)
     places = range(len(rows))
@@ -142,7 +142,7 @@ def draw_paper_and_ours(rows: list[dict[str, Any]]) -> Any:
     axes.set_yticks(list(places), [r["label"] for r in rows], color=INK)
     axes.invert_yaxis()
     axes.set_xlabel("test accuracy, % (bars: standard deviation over runs)")
-    axes.set_title("The papers' accuracies and ours, at the same ε and δ")
+    figure.suptitle("The papers' accuracies and ours, at the same ε and δ", fontsize=11)
     figure.legend(loc="outside lower right", ncols=2)
     return figure
 
@@ -271,7 +271,7 @@ def epochs(registry: Registry, results: Path) -> dict[str, Any]:
             if told is not None and told.values:
                 point = [int(cell.row.split()[0]), round(told.mean, 3), round(told.deviation or 0, 3)]
                 curves.setdefault(cell.column, []).append(point)
-        if any(len(points) > 1 for points in curves.values()):
+        if any(len(points) > 2 for points in curves.values()):
             found[table.title] = curves
     return found
 
