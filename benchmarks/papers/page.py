@@ -78,7 +78,7 @@ def section(registry: Registry, table: Table, results: Path) -> str:
     """One table: what is held fixed, what it costs, how to make it, and its cells."""
     parts = [f"### {table.of}: {table.title}", f"{_sentence(table.setting)} {_cost(table)}"]
     if table.claim:
-        parts.append(f"The paper: {table.claim}")
+        parts.append(f"What the paper says: {table.claim[:1].lower()}{table.claim[1:]}")
     if table.own:
         parts.append(f"No number of a paper: {table.own}")
     if table.note:
@@ -118,7 +118,8 @@ def _cost(table: Table) -> str:
     low, high = table.minutes
     scale = "Full scale" if table.scale == "full" else f"**Reduced**: {table.reduced}"
     if not high:
-        return f"{scale}; read from the results of another benchmark."
+        source = "another benchmark" if table.cells[0][0].read else "the runs of another table"
+        return f"{scale}; from the results of {source}."
     minutes = f"{low:g}" if low == high else f"{low:g} to {high:g}"
     return f"{scale}; {minutes} minute{'' if minutes == '1' else 's'} a run on two cores."
 
@@ -126,7 +127,7 @@ def _cost(table: Table) -> str:
 def _how(registry: Registry, table: Table) -> str:
     made = [registry.works[cell.work] for cell in table if cell.work]
     if not made:
-        return f"Read from `{table.cells[0][0].read}`."
+        return f"Read from files such as `{table.cells[0][0].read}`."
     example = "" if made[0].experiment is not None else f", for example `{made[0].command}`"
     return f"`python benchmarks/papers/run.py {table.name}`{example}"
 
