@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check lint types clean
+.PHONY: help quickstart test check lint types papers clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ lint: $(READY) ## ruff
 
 types: $(READY) ## mypy, strict
 	@$(BIN)/mypy
+
+MINUTES ?= 60
+papers: $(READY) ## run the papers' tables, cheapest first, as far as MINUTES=60 goes (DATA=folder), and write the page
+	@$(BIN)/python benchmarks/papers/run.py --minutes $(MINUTES) $(if $(DATA),--data-dir $(DATA)) --page
 
 # torch goes first and alone: with it installed in the tested version, nothing that follows can pull another build.
 $(READY): pyproject.toml constraints.txt
