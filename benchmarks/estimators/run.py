@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -35,7 +36,6 @@ OURS = {
     "linear": {},
     "mlp": {"model": "mlp"},
     "linear, bounds learned": {"bounds": None},
-    "linear, dp-sat": {"method": "dp-sat"},
 }
 BEGIN, END = "<!-- table: benchmarks/estimators/run.py table -->", "<!-- end of table -->"
 
@@ -116,7 +116,7 @@ def environment(cache: Path) -> Path:
 def run(arguments: argparse.Namespace) -> None:
     """All tasks that are not done yet."""
     seeds = arguments.seeds
-    for name in PROBLEMS:
+    for name in arguments.data or PROBLEMS:
         if arguments.only in (None, "sklearn"):
             kept(f"{name}, not private", seeds, lambda name=name: without_privacy(name, seeds))
         for epsilon in EPSILONS:
@@ -143,12 +143,26 @@ def summary(result: dict[str, Any]) -> str:
     return f"{statistics.fmean(accuracies):.1f} ± {statistics.stdev(accuracies):.1f}"
 
 
+def read(name: str) -> dict[str, Any] | None:
+    """A result, if it is there."""
+    target = RESULTS / f"{name}.json"
+    return json.loads(target.read_text()) if target.exists() else None
+
+
+def cell(result: dict[str, Any] | None, best: float) -> str:
+    """Mean and deviation; bold where the mean is the best of its row."""
+    if result is None:
+        return "not run"
+    words = summary(result)
+    return f"**{words}**" if statistics.fmean(result["accuracies"]) == best else words
+
+
 def table() -> str:
     """The whole comparison in Markdown; the best private mean of a row is bold."""
     labels = ["diffprivlib", *OURS]
     head = [
         "data",
-        "rows trained on",
+        "rows × features",
         "ε",
         "not private",
         "diffprivlib",
@@ -157,20 +171,13 @@ def table() -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for name in PROBLEMS:
         X, y, _, _ = problem(name)
-        rows, plain = len(split(X, y, 0)[0]), json.loads((RESULTS / f"{name}, not private.json").read_text())
+        rows, plain = len(split(X, y, 0)[0]), cell(read(f"{name}, not private"), math.nan)
         for epsilon in EPSILONS:
-            found = [
-                json.loads((RESULTS / f"{name}, {label}, {epsilon:g}.json").read_text()) for label in labels
-            ]
-            best = max(statistics.fmean(result["accuracies"]) for result in found)
-            cells = [
-                f"**{summary(result)}**"
-                if statistics.fmean(result["accuracies"]) == best
-                else summary(result)
-                for result in found
-            ]
+            found = [read(f"{name}, {label}, {epsilon:g}") for label in labels]
+            best = max((statistics.fmean(r["accuracies"]) for r in found if r is not None), default=math.nan)
             first = [name, f"{rows:,} × {X.shape[1]}"] if epsilon == EPSILONS[0] else ["", ""]
-            lines.append("| " + " | ".join([*first, f"{epsilon:g}", summary(plain), *cells]) + " |")
+            cells = [cell(result, best) for result in found]
+            lines.append("| " + " | ".join([*first, f"{epsilon:g}", plain, *cells]) + " |")
     return "\n".join(lines)
 
 
@@ -190,6 +197,9 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     runner = commands.add_parser("run")
     runner.add_argument("--seeds", type=int, default=10)
+    runner.add_argument(
+        "--data", choices=PROBLEMS, action="append", help="one of the tables; all unless told"
+    )
     runner.add_argument("--only", choices=["sklearn", "saltflat", "diffprivlib"])
     runner.add_argument(
         "--cache", type=Path, help="a folder outside the repository for diffprivlib's environment"

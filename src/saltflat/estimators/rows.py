@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
 from saltflat.errors import InputError
@@ -52,7 +53,7 @@ class Surveying:
 
 @dataclass(eq=False)
 class TableRows:
-    """Rows of a table, dense or sparse: scaled a few at a time, so that sparse rows never are dense all at once.
+    """Rows of a table. Dense ones are scaled once; sparse ones when they are fetched, and never are dense all at once.
 
     Before a survey is answered, what is fetched is zeros of the right form: the checks before the first release
     then see nothing of the rows.
@@ -91,11 +92,12 @@ class TableRows:
         """The rows at ``indices``, scaled."""
         if self.scaler is None:
             return torch.zeros(len(indices), *self.shape), torch.zeros_like(self.targets[indices])
-        if self.transform is not None:  # scattering is computed once
-            if self.ready is None:
-                self.ready = self.inputs(self.rows)
-            return self.ready.index_select(0, indices), self.targets.index_select(0, indices)
-        return self.inputs(self.rows[indices.numpy()]), self.targets.index_select(0, indices)
+        targets = self.targets.index_select(0, indices)
+        if sparse.issparse(self.rows):
+            return self.inputs(self.rows[indices.numpy()]), targets
+        if self.ready is None:
+            self.ready = self.inputs(self.rows)
+        return self.ready.index_select(0, indices), targets
 
     def inputs(self, rows: Any) -> Tensor:
         """What the model gets of some rows."""
@@ -111,7 +113,7 @@ def as_inputs(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Rows as a model takes them: scaled, in the shape of one example, transformed."""
-    scaled = torch.from_numpy(np.ascontiguousarray(scaler(rows))).to(dtype)
+    scaled = torch.tensor(scaler(rows), dtype=dtype)  # a copy: rows may be read-only
     if transform is not None:
         return transform(scaled)
     return scaled.reshape(len(scaled), *shape)
