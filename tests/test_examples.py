@@ -16,6 +16,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "accounting": "jointly 1.000",
     "compose": "same cost without it: True",
+    "estimator": "histograms of 30 columns",
     "federated": "when one client is added or removed",
     "flatness": "wideness: dp-sat gains",
     "own_loop": "the plan's ε = 3.000",

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "models": {"errors"},
     "training": ASSEMBLED,
     "synthesis": {"errors", "data", "models", "record"},
+    "estimators": ASSEMBLED | {"training"},
     "federated": ASSEMBLED | {"training"},
     "bench": ASSEMBLED | {"training"},
     "audit": ASSEMBLED | {"training", "federated"},

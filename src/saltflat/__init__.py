@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         accounting,
         audit,
         data,
+        estimators,
         federated,
         geometry,
         models,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from saltflat.engine import ClippedSum, clipped_sum
     from saltflat.errors import InputError, PrivacyWarning, RefusedError, SaltflatError
+    from saltflat.estimators import PrivateClassifier, PrivateRegressor
     from saltflat.federated.run import federate
     from saltflat.plan import Budget, Phase, Plan
     from saltflat.record.account import Account
@@ -49,6 +51,8 @@ _HOMES = {
     "Phase": "saltflat.plan",
     "Plan": "saltflat.plan",
     "PrivacyWarning": "saltflat.errors",
+    "PrivateClassifier": "saltflat.estimators",
+    "PrivateRegressor": "saltflat.estimators",
     "RefusedError": "saltflat.errors",
     "Run": "saltflat.training.run",
     "SaltflatError": "saltflat.errors",
@@ -66,6 +70,7 @@ _CHAPTERS = (
     "accounting",
     "audit",
     "data",
+    "estimators",
     "federated",
     "geometry",
     "models",
@@ -84,6 +89,8 @@ __all__ = [
     "Phase",
     "Plan",
     "PrivacyWarning",
+    "PrivateClassifier",
+    "PrivateRegressor",
     "RefusedError",
     "Run",
     "SaltflatError",
@@ -93,6 +100,7 @@ __all__ = [
     "audit",
     "clipped_sum",
     "data",
+    "estimators",
     "evaluate_privately",
     "federate",
     "federated",

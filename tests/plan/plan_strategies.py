@@ -38,6 +38,7 @@ from saltflat.plan import (
     RandomMask,
     ReleaseMask,
     SharedNoise,
+    Survey,
     Swa,
     TruncatedPoisson,
 )
@@ -88,6 +89,7 @@ budgets = st.builds(
     st.sampled_from(["example", "person", "client"]),
 )
 
+surveys = st.builds(Survey, st.integers(1, 10**6), positive | st.just(0.0))
 ratios = st.floats(0.001, 1.0)
 masks = st.one_of(
     st.builds(NoMask),
@@ -167,7 +169,8 @@ def plans(draw: st.DrawFn) -> Plan:
     """All parts, in any combination."""
     rated = draw(st.booleans())
     stretches = tuple(draw(st.lists(phases(rated), min_size=1, max_size=3)))
-    averaging = draw(averagings)
+    averaging, budget = draw(averagings), draw(budgets)
+    survey = draw(st.none() | surveys) if budget.unit == "example" else None
     if isinstance(averaging, Swa) and sum(phase.steps for phase in stretches) < 100_000:
         averaging = Swa(averaging.start)  # every iterate, so that there is one to average
     with warnings.catch_warnings():
@@ -175,7 +178,7 @@ def plans(draw: st.DrawFn) -> Plan:
         return Plan(
             draw(samplings()),
             stretches,
-            draw(budgets),
+            budget,
             draw(optimizers),
             averaging,
             draw(clippings),
@@ -183,4 +186,5 @@ def plans(draw: st.DrawFn) -> Plan:
             draw(words),
             tuple(draw(st.lists(words, max_size=2))),
             draw(public_gradients),
+            survey=survey,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -80,11 +80,26 @@ class Examples:
         )
 
 
+@runtime_checkable
 class Source(Protocol):
     """What training needs of data: how many rows, and any of them by index."""
 
     def __len__(self) -> int: ...
     def fetch(self, indices: Tensor) -> tuple[Any, Tensor]: ...
+
+
+@runtime_checkable
+class Surveyed(Source, Protocol):
+    """A source that can be surveyed before training, and whose rows depend on what was released then.
+
+    ``counts`` are whole numbers, to which each row adds at most one in each of ``columns`` columns. ``learn``
+    gets them back with noise. What is fetched before that holds nothing of the rows.
+    """
+
+    columns: int
+
+    def counts(self) -> Tensor: ...
+    def learn(self, released: Tensor) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +137,7 @@ def as_source(data: Any) -> Source:
     """
     if isinstance(data, DataLoader):
         return _from_loader(data)
-    if isinstance(data, Examples):
+    if isinstance(data, Examples) or (isinstance(data, Source) and not isinstance(data, Dataset)):
         source: Source = data
     elif isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], Dataset):
         source = Examples(map_tensors(torch.as_tensor, _to_tensors(data[0])), torch.as_tensor(data[1]))

@@ -40,6 +40,7 @@ from saltflat.plan.parts import (
 from saltflat.plan.phase import Phase
 from saltflat.plan.plan import Plan
 from saltflat.plan.sampling import Poisson, Sampling, TruncatedPoisson
+from saltflat.plan.survey import Survey
 
 __all__ = [
     "AdaDps",
@@ -78,6 +79,7 @@ __all__ = [
     "ReleaseMask",
     "Sampling",
     "SharedNoise",
+    "Survey",
     "Swa",
     "TruncatedPoisson",
     "Unit",

@@ -15,6 +15,7 @@ from saltflat.plan.budget import Budget
 from saltflat.plan.phase import Phase
 from saltflat.plan.plan import FORMAT, Plan
 from saltflat.plan.sampling import Poisson, TruncatedPoisson
+from saltflat.plan.survey import Survey
 
 _KINDS: dict[str, dict[str, type]] = {
     "sampling": {c.kind: c for c in (Poisson, TruncatedPoisson)},
@@ -63,6 +64,8 @@ def from_dict(data: Any) -> Plan:
             built[key] = None if value is None else _build(parts.Optimizer, value, key, faults)
         elif key == "federation":
             built[key] = None if value is None else _build(federation.Federation, value, key, faults)
+        elif key == "survey":
+            built[key] = None if value is None else _build(Survey, value, key, faults)
         elif key == "notes":
             built[key] = tuple(value) if isinstance(value, list) else (value,)
         else:

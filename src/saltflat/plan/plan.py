@@ -43,9 +43,10 @@ from saltflat.plan.parts import (
 )
 from saltflat.plan.phase import Phase
 from saltflat.plan.sampling import Sampling, TruncatedPoisson
+from saltflat.plan.survey import Survey
 
 FORMAT = 2
-"""2: public gradients and clients. A plan without them is written as format 1, byte for byte as before."""
+"""2: public gradients, clients and surveys. A plan without them is written as format 1, byte for byte as before."""
 
 _FAMILIES: dict[str, Any] = {
     "sampling": Sampling,
@@ -83,6 +84,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     public_gradient: PublicGradient = field(default_factory=NoPublicGradient, metadata=LATER)
     federation: Federation | None = field(default=None, metadata=LATER)
+    survey: Survey | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", tuple(self.phases))
@@ -101,6 +103,7 @@ class Plan:
         if len({phase.learning_rate is None for phase in self.phases}) > 1:
             raise InputError("learning_rate", None, "a learning rate in every phase or in none")
         self._check_federation()
+        self._check_survey()
         averaging = self.averaging
         if isinstance(averaging, Swa) and int(averaging.start * self.steps) + averaging.every > self.steps:
             raise InputError(
@@ -115,6 +118,16 @@ class Plan:
                 PrivacyWarning,
                 stacklevel=3,
             )
+
+    def _check_survey(self) -> None:
+        if self.survey is None:
+            return
+        check_kind("survey", self.survey, Survey)
+        if self.budget.unit != "example":
+            raise InputError(
+                "survey", str(self.survey), "unit='example' in a plan with a survey",
+                problem="counts rows, of which one unit may have many", cure="Give bounds, and no survey is needed.",
+            )  # fmt: skip
 
     def _check_federation(self) -> None:
         federation = self.federation
@@ -166,9 +179,9 @@ class Plan:
         return all(phase.noise_multiplier is not None for phase in self.phases)
 
     def events(self, first_steps: int | None = None) -> tuple[SampledGaussian, ...]:
-        """The releases of the whole plan, or of its first steps, for an accountant."""
+        """The releases of the whole plan, or of its first steps, for an accountant; a survey comes before all."""
         left = self.steps if first_steps is None else first_steps
-        events = []
+        events = [] if self.survey is None else [self.survey.event()]
         for phase in self.phases:
             count = min(phase.steps, left)
             left -= count
@@ -218,10 +231,15 @@ class Plan:
         """What one phase would cost alone."""
         return epsilon([self.event(phase, phase.steps)], self.budget.delta)
 
+    @property
+    def survey_epsilon(self) -> float:
+        """What the survey would cost alone; nothing where there is none."""
+        return 0.0 if self.survey is None else epsilon([self.survey.event()], self.budget.delta)
+
     def calibrated_to(self, budget: Budget) -> Plan:
         """The same plan with the least noise that keeps it within ``budget``.
 
-        Phases that already have a noise multiplier keep it. The others get one in proportion to their
+        A survey and phases that already have a noise multiplier keep it. The others get one in proportion to their
         ``noise_ratio``. Guarantees: the result's ``epsilon`` never exceeds the budget's.
         """
         if self.is_solved:
@@ -286,8 +304,11 @@ class Plan:
     @property
     def is_private(self) -> bool:
         """Whether every release has noise and a finite sensitivity."""
-        return math.isfinite(self.budget.epsilon) and all(
-            self.effective_noise(phase) > 0 for phase in self.phases
+        surveyed = self.survey is None or self.survey.noise_multiplier > 0
+        return (
+            math.isfinite(self.budget.epsilon)
+            and surveyed
+            and all(self.effective_noise(phase) > 0 for phase in self.phases)
         )
 
     # --- as text ----------------------------------------------------------------------------------

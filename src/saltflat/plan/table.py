@@ -38,6 +38,9 @@ def plan_table(plan: Plan, rules: Mapping[str, str]) -> str:
         lines.append(f"  public gradients: {plan.public_gradient}")
     if plan.federation is not None:
         lines.append(f"  {plan.federation}")
+    if plan.survey is not None:
+        alone = _number(plan.survey_epsilon)
+        lines.append(f"  before the first step: {plan.survey} (ε {alone} alone)")
     if plan.is_solved:
         lines += _totals(plan)
     else:

@@ -24,6 +24,7 @@ from saltflat.plan import (
     Poisson,
     PublicGradient,
     Sampling,
+    Survey,
     TruncatedPoisson,
     Unit,
 )
@@ -36,7 +37,8 @@ class Common(TypedDict, total=False):
     Declared, public numbers: ``population``, ``batch_size`` (expected; or ``rate``), ``epochs`` or ``steps``
     (left out, the number of steps is chosen from the budget). What to spend: ``epsilon`` and ``delta``, or
     ``noise_multiplier``. What is protected: ``unit`` and ``relation``. What to compose: ``optimizer``,
-    ``learning_rate``, ``momentum``, ``averaging``, ``clipping``, ``multiplicity``, ``public_gradient``.
+    ``learning_rate``, ``momentum``, ``averaging``, ``clipping``, ``multiplicity``, ``public_gradient``; and a
+    ``survey`` that comes before the first step, within the same budget.
     ``preset="paper"`` takes the settings that the method's paper reports for ``model``.
     """
 
@@ -56,6 +58,7 @@ class Common(TypedDict, total=False):
     clipping: Clipping
     multiplicity: Multiplicity
     public_gradient: PublicGradient
+    survey: Survey
     sampling: Literal["poisson", "truncated-poisson"]
     cap: int
     unit: Unit
@@ -117,6 +120,7 @@ class Frame:
             tuple(self.notes),
             self.get("public_gradient", NoPublicGradient()),
             federation,
+            self.get("survey"),
         )
 
     def get(self, key: str, default: Any = None) -> Any:

@@ -22,6 +22,7 @@ def check_agreement(ledger: Ledger, plan: Plan) -> None:
         raise LedgerError("The ledger does not begin with the entry that opens a run.")
     if ledger.entries[0].get("plan_hash") != plan.hash:
         raise LedgerError("The ledger is that of another plan: the hash of the plan differs.")
+    _check_survey(ledger, plan)
     expected = _expected(plan, ledger.entries[0].get("randomness"))
     releases = (entry for entry in ledger.entries[1:] if entry["kind"] == "release")
     for step, entry in enumerate(releases, start=1):
@@ -29,6 +30,29 @@ def check_agreement(ledger: Ledger, plan: Plan) -> None:
         if facts is None:
             raise LedgerError(f"The ledger records more releases than the plan's {plan.steps}.")
         for key, value in ({"step": step} | facts).items():
+            if not same(entry.get(key), value):
+                raise LedgerError(
+                    f"Entry {entry['entry']} of the ledger has {key} = {entry.get(key)!r}; the plan says {value!r}."
+                )
+
+
+def _check_survey(ledger: Ledger, plan: Plan) -> None:
+    """The plan's survey, once and with its noise, before the first release; none where none is planned."""
+    kinds = [entry["kind"] for entry in ledger.entries]
+    found = [entry for entry in ledger.entries if entry["kind"] == "survey"]
+    if plan.survey is None:
+        if found:
+            raise LedgerError("The ledger records a survey, and the plan has none.")
+        return
+    first = kinds.index("release") if "release" in kinds else len(kinds)
+    if len(found) > 1 or (first < len(kinds) and "survey" not in kinds[:first]):
+        raise LedgerError("The ledger does not record the plan's one survey before the first release.")
+    for entry in found:
+        planned = {
+            "columns": plan.survey.columns, "noise_multiplier": plan.survey.noise_multiplier, "rate": 1.0,
+            "plan_hash": plan.hash, "randomness": ledger.entries[0].get("randomness"),
+        }  # fmt: skip
+        for key, value in planned.items():
             if not same(entry.get(key), value):
                 raise LedgerError(
                     f"Entry {entry['entry']} of the ledger has {key} = {entry.get(key)!r}; the plan says {value!r}."
@@ -62,6 +86,7 @@ _KEYS = {
     "release": _LINKS | {
         "plan_hash", "step", "phase", "queries", "noise_multipliers", "clip_norm", "sampler", "rate", "randomness",
     },
+    "survey": _LINKS | {"plan_hash", "columns", "noise_multiplier", "rate", "randomness"},
     "resume": _LINKS | {"step", "replayed", "lost", "randomness"},
     "aborted": _LINKS | {"step", "answers", "needed", "randomness"},
     "account": _LINKS | {"account", "account_id", "reservation"},
@@ -89,6 +114,8 @@ def check_entries(ledger: Ledger, plan: Plan) -> None:
         if kind == "account":
             _check_account(entry)
             continue
+        if kind == "survey":
+            continue  # looked at above
         wanted: dict[str, Any] = {"randomness": opened["randomness"]}
         if kind == "run":
             wanted |= {"planned_releases": plan.steps, "seeded": seeded}

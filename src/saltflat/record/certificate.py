@@ -141,7 +141,8 @@ def certify(
     if selection is not None and not reasons:
         claimed, replaced, second = selection["epsilon"], None, None
         accountant = "dp-accounting RDP, repeat-and-select"
-    parts = shares([plan.event(phase, phase.steps) for phase in plan.phases])
+    first = [] if plan.survey is None else [plan.survey.event()]
+    parts = shares([*first, *(plan.event(phase, phase.steps) for phase in plan.phases)])
     return sealed(
         {
             "saltflat_certificate": FORMAT,
@@ -163,8 +164,9 @@ def certify(
                     "epsilon_alone": _plain(plan.phase_epsilon(phase)),
                     "share": share,
                 }
-                for phase, share in zip(plan.phases, parts)
+                for phase, share in zip(plan.phases, parts[len(first) :])
             ],
+            **_surveyed(plan, parts),
             "clipping": str(plan.clipping),
             "sampler": {"kind": sampling_facts(plan)["sampler"]}
             | {key: value for key, value in sampling_facts(plan).items() if key in ("rate", "cap")},
@@ -235,6 +237,28 @@ def _federated(plan: Plan) -> dict[str, Any]:
                            "against": against}}  # fmt: skip
 
 
+def _surveyed(plan: Plan, parts: Sequence[float]) -> dict[str, Any]:
+    """Of a plan with a survey: what was released before the first step. Other certificates do not have the key."""
+    if plan.survey is None:
+        return {}
+    return {
+        "survey": {
+            "columns": plan.survey.columns,
+            "noise_multiplier": plan.survey.noise_multiplier,
+            "epsilon_alone": _plain(plan.survey_epsilon),
+            "share": parts[0],
+        }
+    }
+
+
+def survey_words(survey: Mapping[str, Any]) -> str:
+    """What a certificate says of a survey."""
+    return (
+        f"noised histograms of {survey['columns']:,} columns of all rows, noise multiplier "
+        f"{survey['noise_multiplier']:g}: {survey['share']:.1%} of the cost, within the total"
+    )
+
+
 def _account(ledger: Ledger) -> dict[str, Any] | None:
     """The account that covers the run, and its reservation there, if the ledger names one."""
     named = next((entry for entry in ledger.entries if entry["kind"] == "account"), None)
@@ -284,6 +308,7 @@ def _words(data: dict[str, Any]) -> list[str]:
         f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
         f"Noise: tier {data['randomness']}. Ledger: {data['ledger_entries']} entries, head {data['ledger_head']}.",
+        *([f"Before training: {survey_words(data['survey'])}."] if "survey" in data else []),
         *([f"Holds against {data['federation']['against']}."] if "federation" in data else []),
         *_chosen(data),
         *[f"Public data, which costs nothing: {public_words(entry)}." for entry in data.get("public", ())],

@@ -86,6 +86,19 @@ class Ledger:
             }
         )
 
+    def record_survey(self, *, columns: int, noise_multiplier: float) -> None:
+        """Record that the plan's survey is about to leave. Returns only when the record is on disk."""
+        self._append(
+            {
+                "kind": "survey",
+                **self._of_the_run("plan_hash"),
+                "columns": columns,
+                "noise_multiplier": noise_multiplier,
+                "rate": 1.0,
+                **self._of_the_run("randomness"),
+            }
+        )
+
     def resume_run(self, *, step: int, replayed: int, lost: list[int]) -> None:
         """Record that a run goes on after ``step`` steps.
 
@@ -136,6 +149,11 @@ class Ledger:
         return sum(entry["kind"] == "release" for entry in self.entries)
 
     @property
+    def surveys(self) -> int:
+        """How many surveys are recorded: at most one, before the first release."""
+        return sum(entry["kind"] == "survey" for entry in self.entries)
+
+    @property
     def resumes(self) -> int:
         """How often the run went on after it had stopped."""
         return sum(entry["kind"] == "resume" for entry in self.entries)
@@ -146,10 +164,13 @@ class Ledger:
 
         run: SampledGaussian | None = None
         for entry in self.entries:
-            if entry["kind"] != "release":
+            if entry["kind"] not in ("release", "survey"):
                 continue
             try:
-                noise = combined_noise(*entry["noise_multipliers"])
+                noises = (
+                    [entry["noise_multiplier"]] if entry["kind"] == "survey" else entry["noise_multipliers"]
+                )
+                noise = combined_noise(*noises)
                 cap = entry.get("cap")
                 event = SampledGaussian(noise, entry["rate"], 1, entry["population"] if cap else None, cap)
             except (KeyError, TypeError, ValueError, OverflowError, ArithmeticError) as error:

@@ -114,6 +114,15 @@ def _about(data: dict[str, Any]) -> list[str]:
     rows += [
         ("Public data", f"{text(public_words(entry))}; it costs nothing") for entry in data.get("public", ())
     ]
+    if (survey := data.get("survey")) is not None:
+        rows.append(
+            (
+                "Survey",
+                f"noised histograms of {survey['columns']:,} columns of all rows, released before the first step; "
+                f"noise multiplier {figure(survey['noise_multiplier'], 6)}, ε alone "
+                f"{figure(survey['epsilon_alone'])}, share {survey['share']:.1%}; within the total",
+            )
+        )
     if (federation := data.get("federation")) is not None:
         rows.append(("Against", text(federation["against"])))
         rows.append(("Released", f"{text(federation['released'])}; noise: {text(federation['noise'])}"))

@@ -220,7 +220,8 @@ def _phases(groups: Sequence[Group]) -> list[str]:
             )  # fmt: skip
         if len(plan.phases) > 1:
             bars.append(stacked_bar(f"Where the budget of {group.label} went", list(zip(names, costs))))
-        total = f"all phases jointly: ε = {number(plan.epsilon)} at δ = {number(plan.budget.delta)}"
+        survey = f"before the first step: {plan.survey}; " if plan.survey is not None else ""
+        total = f"{survey}all phases jointly: ε = {number(plan.epsilon)} at δ = {number(plan.budget.delta)}"
         notes.setdefault(f"{plan.sampling}; {total}.", []).append(group.label)
     head = ("phase", "ascent", "steps", "noise σ", "clip norm", "learning rate", "ε alone", "share of cost")
     words = (1, 2) if several else (1,)

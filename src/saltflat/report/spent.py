@@ -85,10 +85,12 @@ def spent_at(ledger: Ledger, delta: float, steps: Sequence[int]) -> list[float]:
     """
     events = list(ledger.events())
     total = sum(event.steps for event in events)
+    surveys = ledger.surveys  # of which one comes before the first step
     found = []
     for step in steps:
-        grid = FINE if step >= total else COARSE
-        found.append(epsilon(list(first_releases(events, step)), delta, grid=grid))
+        count = step + surveys
+        grid = FINE if count >= total else COARSE
+        found.append(epsilon(list(first_releases(events, count)), delta, grid=grid))
     return found
 
 

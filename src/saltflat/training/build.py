@@ -71,6 +71,27 @@ class Mechanism:
         )
         self.recorded = step
 
+    def release_survey(self, counts: Tensor) -> Tensor:
+        """The plan's survey: counts with noise, in float64. On record before its noise is drawn, and drawn once.
+
+        ``counts`` are whole numbers, to which a row adds at most one in each of the survey's columns.
+        """
+        survey = self.plan.survey
+        assert survey is not None
+        if self.ledger.surveys:
+            raise LedgerError("The survey is recorded already: it cannot be drawn again.")
+        self.ledger.record_survey(columns=survey.columns, noise_multiplier=survey.noise_multiplier)
+        if self.randomness.tier == TIER_EXACT:
+            grid = Grid.for_clip_norm(survey.sensitivity)
+            steps = counts.long() * round(1 / grid.step)  # the grid's step is a power of two, below one
+            noisy = noised_on_grid({"counts": steps}, grid, survey.noise_multiplier, 1.0, self._stream())
+            return noisy["counts"]
+        if survey.deviation == 0:
+            return counts.double()
+        source = self.randomness.noise
+        noise = gaussian(counts.shape, survey.deviation, source.device, source)
+        return noise.cpu().add_(counts)
+
     def grid(self, clip_norm: float) -> Grid | None:
         """The grid of integers on which gradients are added up; None but in the exact tier."""
         return Grid.for_clip_norm(clip_norm) if self.randomness.tier == TIER_EXACT else None

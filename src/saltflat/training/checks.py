@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from saltflat.data.source import Examples, as_source
+from saltflat.data.source import Examples, Source, Surveyed, as_source
 from saltflat.engine.batch import LossFunction
 from saltflat.errors import InputError, PrivacyWarning, RefusedError, nearest
 from saltflat.mechanism.randomness import check_tier
@@ -45,6 +45,25 @@ def check_solved(plan: Plan) -> None:
         raise InputError(
             "plan", "unsolved", "a plan whose noise is known", cure="Use plan.calibrated_to(budget)."
         )
+
+
+def check_survey(plan: Plan, source: Source, resume: object) -> None:
+    """Refuse a plan with a survey on data that has no histograms, and to go on with such a run."""
+    survey = plan.survey
+    if survey is None:
+        return
+    if resume is not None:
+        raise InputError(
+            "resume", str(resume), "a run without a survey",
+            problem="cannot go on: what its survey found is kept in memory only",
+            cure="Start anew in another folder; what this run has spent stays spent.",
+        )  # fmt: skip
+    if not isinstance(source, Surveyed) or source.columns != survey.columns:
+        raise InputError(
+            "survey", str(survey), "data that can be surveyed in as many columns",
+            problem="is in the plan, and the data has no such histograms",
+            cure="sf.PrivateClassifier and sf.PrivateRegressor make plan and data together.",
+        )  # fmt: skip
 
 
 def check_alone() -> None:

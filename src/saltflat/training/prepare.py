@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ from saltflat.training.checks import (
     check_seed,
     check_settings,
     check_solved,
+    check_survey,
     placed,
 )
 from saltflat.training.keep import EVERY, Keeper, setup_of
@@ -161,6 +163,7 @@ def prepare(
     check_public(plan, public)
     source = _by_person(as_source(data), settings.get("groups"), plan)
     check_rows(plan.sampling, len(source))
+    check_survey(plan, source, resume)
     loss = _checked_loss(source, settings.get("loss_fn"), getattr(data, "num_classes", None))
     key = ""
     if public is not None:
@@ -246,6 +249,8 @@ def begun(
     try:
         ledger = folder.ledger()
         loop = loop_with(ledger, seed)
+        if loop.plan.survey is not None:
+            every = math.inf  # what a survey found is not written down, so such a run cannot go on
         loop.keeper = Keeper(folder, ledger, setup_of(loop, seed), every)
         session = Session(loop, folder, ledger, rules, facts=facts, public=list(public))
         loop.keeper.checkpoint(loop)

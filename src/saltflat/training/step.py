@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.people import Rows, units_of
-from saltflat.data.source import Source, as_source, map_tensors
+from saltflat.data.source import Source, Surveyed, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.engine.frame import Frame
@@ -149,6 +149,9 @@ class Loop:
         )
 
     def __iter__(self) -> Iterator[Step]:
+        if self.position == 0 and self.plan.survey is not None:
+            assert isinstance(self.source, Surveyed)
+            self.source.learn(self.mechanism.release_survey(self.source.counts()))
         while self.position < self.plan.steps:
             self.private_step(self.position + 1, self.plan.phase_at(self.position))
             yield self.last_step()
