@@ -41,7 +41,8 @@ BUGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "the same noise on two ranks": (
         ("mechanism/test_mechanism_streams.py::test_a_forked_process_draws_other_noise",
          "test_bug_list.py::test_two_processes_share_neither_noise_nor_batches",
-         "test_bug_list.py::test_several_ranks_are_refused"),
+         "test_bug_list.py::test_several_ranks_never_train_each_for_itself",
+         "ranks/test_ranks_together.py::test_noise_is_added_once_in_total"),
         ("noise from a fixed seed", "noise from the global generator"),
     ),
     "ghost norms that forget the bias": (
@@ -85,7 +86,8 @@ BUGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("batches of a fixed size", "a shuffle instead of Poisson sampling", "sampling with replacement"),
     ),
     "ranks that train on the same data": (
-        ("test_bug_list.py::test_several_ranks_are_refused",
+        ("test_bug_list.py::test_several_ranks_never_train_each_for_itself",
+         "ranks/test_ranks_together.py::test_every_sampled_row_is_computed_once_by_the_rank_it_belongs_to",
          "test_bug_list.py::test_two_processes_share_neither_noise_nor_batches"),
         ("every batch used twice",),
     ),

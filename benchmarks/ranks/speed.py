@@ -38,11 +38,10 @@ from saltflat.training.prepare import prepare
 
 # model, expected batch size, timed steps in a turn
 WORKLOADS = (
-    ("logistic", 1024, 20),
-    ("mlp", 1024, 20),
-    ("cnn-tanh", 1024, 2),
-    ("dpnas-fmnist", 256, 2),
-    ("cnn-selu", 512, 2),
+    ("mlp", 1024, 10),
+    ("cnn-selu", 256, 1),
+    ("cnn-tanh", 512, 1),
+    ("dpnas-fmnist", 64, 1),
 )
 WARM_UP = 1
 
@@ -191,24 +190,27 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    leads = dist.get_rank() == 0
     found: dict[str, Any] = {
-        "machine": facts() if dist.get_rank() == 0 else {},
+        "machine": facts() if leads else {},
         "what": "steps of dp-sat on random rows; rank 0 takes turns alone and together, in the same minutes",
-        "workloads": [
-            rounds(name, batch, steps, arguments.rounds)
-            for name, batch, steps in WORKLOADS
-            if name in arguments.models
-        ],
         "messages": messages(),
+        "constants": constants() if leads else {},
+        "workloads": [],
     }
-    dist.barrier()
-    if dist.get_rank() == 0:
-        found["constants"] = constants()
-        text = json.dumps(found, indent=1)
-        print(text)
-        if arguments.out is not None:
+
+    def keep() -> None:
+        if leads and arguments.out is not None:
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            arguments.out.write_text(text + "\n", encoding="utf-8")
+            arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+    keep()
+    for name, batch, steps in WORKLOADS:
+        if name in arguments.models:
+            found["workloads"].append(rounds(name, batch, steps, arguments.rounds))
+            keep()  # what is measured stays, also if it is stopped
+            if leads:
+                print(json.dumps(found["workloads"][-1]), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
