@@ -17,7 +17,7 @@ import saltflat as sf
 from core_helpers import loop_of, plan_of, small_data, small_net
 from saltflat.data.source import Examples
 from saltflat.engine.clipped_sum import clipped_sum
-from saltflat.errors import RefusedError
+from saltflat.errors import InputError
 from saltflat.mechanism.randomness import Randomness
 
 HERE = Path(__file__).parent
@@ -41,7 +41,8 @@ BUGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "the same noise on two ranks": (
         ("mechanism/test_mechanism_streams.py::test_a_forked_process_draws_other_noise",
          "test_bug_list.py::test_two_processes_share_neither_noise_nor_batches",
-         "test_bug_list.py::test_several_ranks_are_refused"),
+         "test_bug_list.py::test_several_ranks_never_train_each_for_itself",
+         "ranks/test_ranks_together.py::test_noise_is_added_once_in_total"),
         ("noise from a fixed seed", "noise from the global generator"),
     ),
     "ghost norms that forget the bias": (
@@ -85,7 +86,8 @@ BUGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("batches of a fixed size", "a shuffle instead of Poisson sampling", "sampling with replacement"),
     ),
     "ranks that train on the same data": (
-        ("test_bug_list.py::test_several_ranks_are_refused",
+        ("test_bug_list.py::test_several_ranks_never_train_each_for_itself",
+         "ranks/test_ranks_together.py::test_every_sampled_row_is_computed_once_by_the_rank_it_belongs_to",
          "test_bug_list.py::test_two_processes_share_neither_noise_nor_batches"),
         ("every batch used twice",),
     ),
@@ -225,12 +227,26 @@ def test_two_processes_share_neither_noise_nor_batches(tier: str) -> None:
     assert not torch.equal(*draws[0])
 
 
-def test_several_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would train on all rows. Fails without the check (tried)."""
+def test_several_ranks_never_train_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would train on all rows, with noise of its own. They meet before anything is checked or written, and
+    what is not for several ranks is refused; `tests/ranks` has what they do together.
+    """
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(RefusedError, match="every rank would draw batches from the same rows"):
+
+    class MetError(Exception):
+        pass
+
+    def met(*_: object, **__: object) -> None:
+        raise MetError
+
+    monkeypatch.setattr("saltflat.training.lead.Group", met)
+    with pytest.raises(MetError):
         sf.fit(small_net(), small_data(), plan_of(), progress=False)
+    with pytest.raises(MetError):
+        next(sf.steps(small_net(), small_data(), plan_of()))
+    with pytest.raises(InputError, match="is not for several ranks"):
+        sf.tune(small_net(), small_data(), grid={"learning_rate": [1.0]}, epsilon=1, delta=1e-3)
 
 
 def test_what_a_run_gives_back_holds_no_figure_of_the_training_rows() -> None:

@@ -15,7 +15,7 @@ from saltflat.cli.app import COMMANDS
 ROOT = Path(saltflat.__file__).parent
 
 VALUES = {"errors", "accounting", "plan"}
-ASSEMBLED = VALUES | {"plans", "mechanism", "methods", "engine", "record", "data", "models"}
+ASSEMBLED = VALUES | {"plans", "mechanism", "methods", "engine", "record", "data", "models", "ranks"}
 MAY_IMPORT = {
     "errors": set(),
     "theory": {"errors"},
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "record": VALUES,
     "data": {"errors"},
     "models": {"errors"},
+    "ranks": {"errors"},
     "training": ASSEMBLED,
     "synthesis": {"errors", "data", "models", "record"},
     "estimators": ASSEMBLED | {"training"},

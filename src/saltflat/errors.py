@@ -47,6 +47,10 @@ class OverdrawnError(SaltflatError):
     """A release or a run that the budget does not cover. Nothing was spent; the message has the numbers."""
 
 
+class LostRankError(SaltflatError):
+    """The ranks of a run cannot go on together: one was lost, or could not take part. The run can be resumed."""
+
+
 class MissingDependencyError(SaltflatError, ImportError):
     """An optional package is needed and not installed.
 

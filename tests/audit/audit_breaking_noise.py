@@ -15,7 +15,7 @@ from torch import Tensor
 
 from saltflat.mechanism import randomness
 from saltflat.plan import FreshQuery, QuantileClipping
-from saltflat.training import build, step
+from saltflat.training import build, step, sums
 
 # the package gives the module's name to a function
 engine = importlib.import_module("saltflat.engine.clipped_sum")
@@ -84,7 +84,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("noise once per piece of a large batch", NOISE)
 def _(patch: pytest.MonkeyPatch) -> None:
-    right = step.clipped_sum
+    right = sums.clipped_sum
 
     def noisy(model: Any, loss: Any, inputs: Any, targets: Tensor, clip: float, **settings: Any) -> Any:
         found = right(model, loss, inputs, targets, clip, **settings)
@@ -92,7 +92,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
             return found
         return replace(found, grads={n: v + 2.0 * clip * torch.randn_like(v) for n, v in found.grads.items()})
 
-    patch.setattr(step, "clipped_sum", noisy)
+    patch.setattr(sums, "clipped_sum", noisy)
 
 
 @mutation("noise for the sum on the mean", NOISE)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from saltflat.engine import clipping, uses
 from saltflat.plan import Multiplicity, PerLayerClipping
-from saltflat.training import build, step
+from saltflat.training import build, step, sums
 
 # the package gives the module's name to a function
 engine = importlib.import_module("saltflat.engine.clipped_sum")
@@ -50,13 +50,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("the mean of the batch instead of its sum", REPLAY)
 def _(patch: pytest.MonkeyPatch) -> None:
-    right = step.clipped_sum
+    right = sums.clipped_sum
 
     def mean(*args: Any, **settings: Any) -> Any:
         found = right(*args, **settings)
         return replace(found, grads={n: v * 8 / max(len(found.norms), 1) for n, v in found.grads.items()})
 
-    patch.setattr(step, "clipped_sum", mean)
+    patch.setattr(sums, "clipped_sum", mean)
 
 
 # --- clipping -------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("a clip after the sum", REPLAY)
 def _(patch: pytest.MonkeyPatch) -> None:
-    right = step.clipped_sum
+    right = sums.clipped_sum
 
     def late(model: Any, loss: Any, inputs: Any, targets: Tensor, clip: float, **settings: Any) -> Any:
         settings["clipping"] = lambda squared, _: {n: torch.ones_like(v) for n, v in squared.items()}
@@ -119,7 +119,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         norm = math.sqrt(sum(float(v.double().square().sum()) for v in found.grads.values()))
         return replace(found, grads={n: v * min(1.0, clip / (norm + 1e-30)) for n, v in found.grads.items()})
 
-    patch.setattr(step, "clipped_sum", late)
+    patch.setattr(sums, "clipped_sum", late)
 
 
 @mutation("a clip per micro-batch", REPLAY)
@@ -180,16 +180,16 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 
 def _row_by_row(patch: pytest.MonkeyPatch) -> None:
-    right = step.clipped_sum
-    patch.setattr(step, "clipped_sum", lambda *args, **given: right(*args, **given | {"rows_per_unit": 1}))
+    right = sums.clipped_sum
+    patch.setattr(sums, "clipped_sum", lambda *args, **given: right(*args, **given | {"rows_per_unit": 1}))
 
 
 @mutation("every example twice", REPLAY)
 def _(patch: pytest.MonkeyPatch) -> None:
-    right = step.clipped_sum
+    right = sums.clipped_sum
 
     def twice(*args: Any, **settings: Any) -> Any:
         found = right(*args, **settings)
         return replace(found, grads={n: 2 * v for n, v in found.grads.items()})
 
-    patch.setattr(step, "clipped_sum", twice)
+    patch.setattr(sums, "clipped_sum", twice)

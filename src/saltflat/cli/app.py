@@ -40,6 +40,9 @@ COMMANDS = {
     "completion": "let the shell complete commands, options and names",
 }
 
+ONE_PROCESS = ("quickstart", "recipe", "compare", "tune", "federate", "bench")
+"""What several ranks would each do all of."""
+
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 130
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
@@ -92,11 +95,16 @@ Examples:
 )
 @click.version_option(package_name="saltflat", prog_name="saltflat")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def app(debug: bool) -> None:
+@click.pass_context
+def app(ctx: click.Context, debug: bool) -> None:
     """Train PyTorch models on private data: state a budget, get the most accurate model that it buys.
 
     Exit codes: 0 done, 1 a check failed, 2 bad input, 130 stopped by Ctrl-C.
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ and ctx.invoked_subcommand in ONE_PROCESS:
+        from saltflat.cli.ranks import check_alone
+
+        check_alone(ctx.invoked_subcommand)
 
 
 def main() -> None:

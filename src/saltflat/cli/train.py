@@ -11,9 +11,11 @@ import click
 
 from saltflat.cli.known import complete_method
 from saltflat.cli.public_options import public_options
+from saltflat.cli.ranks import lost_rank, rank_here, ranks_here, stopped_ranks, together
 from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import data_options, folder_of, folder_options, plan_options
 from saltflat.cli.words import stopped_run
+from saltflat.errors import LostRankError
 
 
 @click.command(
@@ -28,6 +30,7 @@ Examples:
   saltflat train --data visits.csv --label outcome --epsilon 1 --population 5000 --account visits
   saltflat train --data mnist --scenario warm --public-fraction 0.04 --warm-up sam --epsilon 1
   saltflat train --data mnist --method weight-multiplicity --public-fraction 0.04 --synthetic samples.npz
+  torchrun --nproc-per-node 2 -m saltflat train --data mnist --epsilon 1 --out runs/two-ranks
   saltflat train --data scans/ --public open-scans/ --public-by "the clinics that publish them" --epsilon 2
 
 A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 ...
@@ -50,21 +53,11 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     With no arguments: embedded digits, a small model, DP-SGD at ε = 3.
     """
     options = merge_run_file(ctx, params.pop("run_file"), params)
-    from saltflat.cli.training_run import resume_once, train_once
-
-    quiet = options["quiet"] or options["as_json"]
-    announce = None if quiet else lambda text: click.echo(text, err=True)
-    progress = False if quiet else None
     out = folder_of(options)
-    try:
-        if options["resume"]:
-            run, summary = resume_once(
-                options["resume"], given_options(ctx, options), announce=announce, progress=progress
-            )
-        else:
-            run, summary = train_once(options, out=out, announce=announce, progress=progress)
-    except KeyboardInterrupt:
-        stopped_run(Path(out))
+    with together(options):
+        run, summary = _trained(ctx, options, out)
+    if rank_here():
+        return
     if options["as_json"]:
         click.echo(json.dumps(summary))
         return
@@ -81,6 +74,28 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     click.echo(f"run folder {summary['out']} ({summary['seconds']:.1f} s)")
     if not options["quiet"] and sys.stderr.isatty():
         click.echo(str(run.certificate), err=True)
+
+
+def _trained(ctx: click.Context, options: dict[str, Any], out: str) -> tuple[Any, dict[str, Any]]:
+    """Train, or go on; a run that is stopped on the way says how to go on."""
+    from saltflat.cli.training_run import resume_once, train_once
+
+    quiet = options["quiet"] or options["as_json"]
+    announce = None if quiet else lambda text: click.echo(text, err=True)
+    progress = False if quiet else None
+    try:
+        if options["resume"]:
+            given = given_options(ctx, options)
+            return resume_once(options["resume"], given, announce=announce, progress=progress)
+        return train_once(options, out=out, announce=announce, progress=progress)
+    except KeyboardInterrupt as error:
+        if ranks_here() > 1:
+            stopped_ranks(error, Path(out))
+        stopped_run(Path(out))
+    except LostRankError as error:
+        if rank_here():
+            raise
+        lost_rank(error, Path(out))
 
 
 def given_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:

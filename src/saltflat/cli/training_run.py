@@ -15,6 +15,7 @@ from torch import nn
 from saltflat import plans
 from saltflat.cli.faults import all_faults, renamed
 from saltflat.cli.public_options import PUBLIC_WORDS, public_parts
+from saltflat.cli.ranks import device_here, from_rank_0, leave_to_rank_0, rank_here, same_on_all_ranks
 from saltflat.data import DataSet, load
 from saltflat.data.files import cache_dir
 from saltflat.errors import InputError, PrivacyWarning, check_count
@@ -36,7 +37,7 @@ from saltflat.training.fit import fit
 from saltflat.training.keep import EVERY
 from saltflat.training.prepare import layer_rules
 from saltflat.training.resume import finished_run
-from saltflat.training.run import Run, rebuilt
+from saltflat.training.run import Run, rebuilt, rebuilt_as
 
 if TYPE_CHECKING:
     from saltflat.cli.public_options import PublicParts
@@ -109,7 +110,7 @@ def train_once(
     progress: bool | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Load, build, plan, fit; returns the run and its summary for JSON."""
-    with all_faults(options):
+    with same_on_all_ranks(), all_faults(options):
         data = load_data(options) if data is None else data
         if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
             torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
@@ -119,7 +120,7 @@ def train_once(
         announce(plan.table(layer_rules(model, data.train)))
     facts = facts_for(options, data, name)
     settings: dict[str, Any] = {
-        "evaluate": data.test, "out": out, "seed": options.get("seed"), "device": options.get("device"),
+        "evaluate": data.test, "out": out, "seed": options.get("seed"), "device": device_here(options.get("device")),
         "schedule": options.get("schedule"), "randomness": options.get("randomness"), "progress": progress,
         "checkpoint_every": checkpoint_seconds(options), "account": account_for(options), "facts": facts,
     }  # fmt: skip
@@ -157,25 +158,40 @@ def resume_once(
     progress: bool | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Go on with a run that the command line started. ``given`` may say only what it was started with."""
-    _refuse_tuning(RunFolder(folder))
-    opened = RunFolder.open(folder, "resume")
-    facts = facts_of(opened)
-    options = going_on_with(facts, folder, given, STARTED_WITH, MAY_CHANGE)
-    model = rebuilt(opened)
-    run = finished_run(folder, model)
-    if run is not None:
+
+    def read() -> dict[str, Any]:
+        _refuse_tuning(RunFolder(folder))
+        opened = RunFolder.open(folder, "resume")
+        facts = facts_of(opened)
+        options = going_on_with(facts, folder, given, STARTED_WITH, MAY_CHANGE)
+        rebuilt(opened)  # or say why it cannot be
+        return {
+            "facts": facts,
+            "options": options,
+            "model": opened.read_json("model.json"),
+            "plan": opened.read_plan().to_dict(),
+            "finished": finished_run(folder, None) is not None,
+        }
+
+    told = from_rank_0(read)  # other machines need not see the folder
+    facts, options = told["facts"], told["options"]
+    if told["finished"]:
+        leave_to_rank_0()
+        run = finished_run(folder, None)
+        assert run is not None
         if announce is not None:
             announce(f"The run in {folder} is finished; there is nothing left to do.")
         return run, summary_of(run, facts["data"], facts["model"])
-    data = load_data(options) if data is None else data
+    model, plan = rebuilt_as(told["model"]), Plan.from_dict(told["plan"])
+    with same_on_all_ranks():
+        data = load_data(options) if data is None else data
     if announce is not None:
-        announce(f"{opened.read_plan().table()}\ngoing on with the run in {folder}")
+        announce(f"{plan.table()}\ngoing on with the run in {folder}")
     settings: dict[str, Any] = {
-        "evaluate": data.test, "resume": folder, "device": options.get("device"),
+        "evaluate": data.test, "resume": folder, "device": device_here(options.get("device")),
         "schedule": options.get("schedule"), "progress": progress, "checkpoint_every": checkpoint_seconds(given),
         "account": account_for(options),
     }  # fmt: skip
-    plan = opened.read_plan()
     parts = public_parts(options, data, plan.needs_public)
     if parts is None:
         run = fit(model, data.train, **settings)
@@ -226,6 +242,8 @@ def facts_for(
 
 def account_for(options: dict[str, Any]) -> Account | None:
     """The account that the options name, if they name one."""
+    if rank_here():
+        return None  # rank 0 reserves, for all of them
     name, fingerprint = options.get("account"), options.get("fingerprint")
     if name is None:
         if fingerprint is not None:

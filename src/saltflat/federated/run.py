@@ -26,7 +26,7 @@ from saltflat.mechanism.sampling import check_rows
 from saltflat.plan import Plan, PublicMask
 from saltflat.record.ledger import Ledger
 from saltflat.training.build import build_mechanism
-from saltflat.training.checks import check_evaluation, check_settings, check_solved, placed
+from saltflat.training.checks import check_alone, check_evaluation, check_settings, check_solved, placed
 from saltflat.training.evaluate import evaluate as measure
 from saltflat.training.fit import completed
 from saltflat.training.keep import EVERY
@@ -70,6 +70,7 @@ def prepare_rounds(
 
     ``clients`` are rows on this machine, or an engine that knows where clients are.
     """
+    check_alone("federate")
     check_settings(settings, FederatedSettings)
     resume = settings.get("resume")
     plan = _checked_plan(plan if resume is None else plan_of(resume, plan))

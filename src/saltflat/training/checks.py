@@ -10,9 +10,10 @@ from torch import nn
 
 from saltflat.data.source import Examples, Source, Surveyed, as_source
 from saltflat.engine.batch import LossFunction
-from saltflat.errors import InputError, PrivacyWarning, RefusedError, nearest
+from saltflat.errors import InputError, PrivacyWarning, nearest
 from saltflat.mechanism.randomness import check_tier
 from saltflat.plan import Plan
+from saltflat.ranks.group import several
 from saltflat.training.build import trainable
 from saltflat.training.evaluate import evaluate
 from saltflat.training.keep import EVERY, check_every
@@ -32,7 +33,6 @@ def check_settings(settings: Any, known: Any) -> None:
             "resume", str(resume), "out for a new run, or resume for one that was cut off",
             problem=f"is given beside out={str(out)!r}",
         )  # fmt: skip
-    check_alone()
     check_seed(settings.get("seed"))
     if settings.get("randomness") is not None:
         check_tier(settings["randomness"])
@@ -52,6 +52,7 @@ def check_survey(plan: Plan, source: Source, resume: object) -> None:
     survey = plan.survey
     if survey is None:
         return
+    check_alone("survey")  # every rank would count its own rows only
     if resume is not None:
         raise InputError(
             "resume", str(resume), "a run without a survey",
@@ -66,15 +67,14 @@ def check_survey(plan: Plan, source: Source, resume: object) -> None:
         )  # fmt: skip
 
 
-def check_alone() -> None:
-    """Refuse to be one of several ranks: each would train on all rows, and add noise for one release of its own."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        raise RefusedError(
-            "A model on several ranks",
-            "every rank would draw batches from the same rows, and the plan pays for one release a step.",
-            "Train in one process; micro-batches already use all its cores.",
-        )
+def check_alone(what: str) -> None:
+    """Refuse to be one of several ranks where only one process is foreseen: each would do all of it."""
+    if several():
+        raise InputError(
+            what, f"one of {torch.distributed.get_world_size()} ranks", "a single process",
+            problem="is not for several ranks",
+            cure="Several ranks train one model with sf.fit or sf.steps; anything else needs one process.",
+        )  # fmt: skip
 
 
 def check_seed(seed: int | None) -> None:

@@ -46,24 +46,44 @@ def take(tensors: Any, rows: Tensor, device: torch.device | None) -> Any:
     return map_tensors(lambda t: t[rows].to(device), tensors)
 
 
-@torch.no_grad()
 def evaluate(
     model: nn.Module, data: Any, device: torch.device | None = None, loss_fn: LossFunction | None = None
 ) -> dict[str, float]:
     """Mean loss, and accuracy where targets are classes. Exact numbers about ``data``: not private."""
     source: Source = as_source(data)
-    total, correct, seen, counted = 0.0, 0, 0, False
+    return figures(tally(model, source, torch.arange(len(source)), device, loss_fn))
+
+
+@torch.no_grad()
+def tally(
+    model: nn.Module,
+    source: Source,
+    rows: Tensor,
+    device: torch.device | None = None,
+    loss_fn: LossFunction | None = None,
+) -> Tensor:
+    """Sum of losses, right answers, rows, and rows that could be right, over some rows: tallies can be added."""
+    total, correct, counted = 0.0, 0, 0
     with evaluating(model):
-        for indices in torch.arange(len(source)).split(BATCH):
+        for indices in rows.split(BATCH) if len(rows) else ():
             inputs, targets = source.fetch(indices)
             inputs, targets = map_tensors(lambda t: t.to(device), inputs), targets.to(device)
             outputs = call_model(model, inputs)
             total += float((loss_fn or default_loss(targets))(outputs, targets).sum())
             logits = outputs[0] if isinstance(outputs, tuple) else outputs
             if not targets.is_floating_point() and isinstance(logits, Tensor) and logits.dim() == 2:
-                counted = True
+                counted += len(targets)
                 correct += int((logits.argmax(1) == targets).sum())
-            seen += len(targets)
+    return torch.tensor([total, correct, len(rows), counted], dtype=torch.float64)
+
+
+def figures(tallied: Tensor) -> dict[str, float]:
+    """Mean loss and accuracy of a tally.
+
+    >>> figures(torch.tensor([1.0, 3, 4, 4], dtype=torch.float64))
+    {'loss': 0.25, 'accuracy': 0.75}
+    """
+    total, correct, seen, counted = tallied.tolist()
     result = {"loss": total / seen}
     return result | {"accuracy": correct / seen} if counted else result
 

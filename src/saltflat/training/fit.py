@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,9 +15,12 @@ from saltflat.accounting import COARSE, epsilon
 from saltflat.engine.batch import LossFunction
 from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import Plan
+from saltflat.ranks.stopping import undisturbed
+from saltflat.record.certificate import Certificate
 from saltflat.training.evaluate import coverage, with_weights
-from saltflat.training.evaluate import evaluate as measure
+from saltflat.training.follow import follow
 from saltflat.training.keep import EVERY
+from saltflat.training.lead import leading, opened_group
 from saltflat.training.prepare import Session, Settings, prepare
 from saltflat.training.progress import Progress
 from saltflat.training.resume import finished_run
@@ -74,6 +78,10 @@ def fit(
     overdraw it is refused. ``facts`` are stored in ``run.json`` as they are: say nothing there that came from
     private rows.
 
+    In a process group of several ranks (`torchrun`), every rank calls this with the same arguments. Batches are
+    drawn from the whole of ``data``; each rank computes its own shard of them. Rank 0 alone draws batches and
+    noise, keeps the folder and calls the callbacks; in the end every rank has the same result. See docs/scale.md.
+
     Guarantees: the plan's ε and δ for every unit of ``data``, provided that nothing but what this function
     returns leaves, however often the run is cut off and resumed. All checks come before the first release.
 
@@ -84,15 +92,36 @@ def fit(
     >>> round(run.epsilon, 1), len(run.history)
     (8.0, 1)
     """
-    if resume is not None and out is None and (done := finished_run(resume, model, plan)) is not None:
-        return done
-    session = prepare(
-        model, data, plan, evaluate,
-        loss_fn=loss_fn, optimizer=optimizer, schedule=schedule, groups=groups, public=public, out=out,
-        device=device, seed=seed, micro_batch=micro_batch, randomness=randomness,
-        resume=resume, checkpoint_every=checkpoint_every, account=account, facts=facts,
-    )  # fmt: skip
-    return completed(session, evaluate, callbacks, progress, "sf.fit")
+    settings: Settings = {
+        "loss_fn": loss_fn, "optimizer": optimizer, "schedule": schedule, "groups": groups, "public": public,
+        "out": out, "device": device, "seed": seed, "micro_batch": micro_batch, "randomness": randomness,
+        "resume": resume, "checkpoint_every": checkpoint_every, "account": account, "facts": facts,
+    }  # fmt: skip
+    group = opened_group(model, device)
+    if group is None:
+        if (done := _finished(model, plan, settings)) is not None:
+            return done
+        session = prepare(model, data, plan, evaluate, **settings)
+        return completed(session, evaluate, callbacks, progress, "sf.fit")
+    if not group.leads:
+        return follow(group, model, data, plan, evaluate, settings)
+    with leading(group) as ranks:
+        run = _finished(model, plan, settings)
+        if run is not None:
+            ranks.open(None)
+        else:
+            session = prepare(model, data, plan, evaluate, ranks, **settings)
+            run = completed(session, evaluate, callbacks, progress, "sf.fit")
+        ranks.end(run)
+        return run
+
+
+def _finished(model: nn.Module, plan: Plan | None, settings: Settings) -> Run | None:
+    """The run that is to be resumed, if there is nothing left to do."""
+    resume = settings.get("resume")
+    if resume is None or settings.get("out") is not None:
+        return None
+    return finished_run(resume, model, plan)
 
 
 def completed(
@@ -105,19 +134,24 @@ def completed(
             history = trained(session, evaluate, callbacks, progress)
         except BaseException as error:
             # what was released stays certified and usable
-            session.close(finished=False)
+            with nullcontext() if loop.ranks is None else undisturbed():
+                session.close(finished=False)
             if folder is not None and folder.checkpoints.exist():
                 error.add_note(
                     f"The run in {folder.path} can go on: {function}(..., resume={str(folder.path)!r})"
                 )
             raise
-        certificate, seconds = session.close(finished=True), session.seconds
+        certificate = session.close(finished=True)
     finally:
         session.let_go()
-    where = None if folder is None else folder.path
-    return Run(
-        loop.plan, loop.model, certificate, history, loop.average.average, session.rules, where, seconds
-    )
+    return run_of(session, certificate, history)
+
+
+def run_of(session: Session, certificate: Certificate, history: list[dict[str, Any]]) -> Run:
+    """What a session came to."""
+    loop, folder = session.loop, session.folder
+    where, average = None if folder is None else folder.path, loop.average.average
+    return Run(loop.plan, loop.model, certificate, history, average, session.rules, where, session.seconds)
 
 
 def trained(
@@ -162,6 +196,7 @@ def steps(
     Takes what `fit` takes, but for ``evaluate``, ``callbacks`` and ``progress``. The model has been updated when
     a step is handed out. Stopping early does not lower ε: the plan's ε was fixed before the data was touched.
     With ``resume`` the steps after the one at which the run was cut off are handed out; of a finished run, none.
+    With several ranks, rank 0 hands out the steps; on the others the loop is empty, and ends with the same weights.
 
     >>> import saltflat as sf
     >>> rows = sf.data.load("digits")
@@ -169,10 +204,31 @@ def steps(
     >>> [step.number for step in sf.steps(sf.models.build("mlp"), rows.train, plan)]
     [1, 2]
     """
-    resume = settings.get("resume")
-    if resume is not None and settings.get("out") is None and finished_run(resume, model, plan) is not None:
-        return
-    session = prepare(model, data, plan, **settings)
+    group = opened_group(model, settings.get("device"))
+    if group is None:
+        if _finished(model, plan, settings) is None:
+            session = prepare(model, data, plan, **settings)
+            yield from _handed_out(session)
+    elif not group.leads:
+        follow(group, model, data, plan, None, settings)
+    else:
+        with leading(group) as ranks:
+            run = _finished(model, plan, settings)
+            if run is not None:
+                ranks.open(None)
+                ranks.end(run)
+                return
+            session = prepare(model, data, plan, None, ranks, **settings)
+            try:
+                certificate = yield from _handed_out(session)
+            except GeneratorExit:  # the caller has seen enough
+                ranks.end(run_of(session, session.certificate(), session.history))
+                raise
+            ranks.end(run_of(session, certificate, session.history))
+
+
+def _handed_out(session: Session) -> Generator[Step, None, Certificate]:
+    """The steps of a session, which is closed however they end; returns the certificate."""
     loop = session.loop
     try:
         yield from loop
@@ -181,6 +237,7 @@ def steps(
             session.close(finished=loop.position == loop.plan.steps)
         finally:
             session.let_go()
+    return session.certificate()
 
 
 def metrics_row(loop: Loop, step: Step, data: Any) -> dict[str, Any]:
@@ -194,14 +251,11 @@ def metrics_row(loop: Loop, step: Step, data: Any) -> dict[str, Any]:
     }
     if data is None:
         return row
-    row |= measure(loop.model, data, loop.device, loop.loss_fn)
+    row |= loop.measure(data)
     if (label := coverage(data)) is not None:
         row["evaluation"] = label
     if loop.average.average is not None:
         with with_weights(loop.model, loop.average.average):
-            row |= {
-                f"average_{key}": value
-                for key, value in measure(loop.model, data, loop.device, loop.loss_fn).items()
-            }
+            row |= {f"average_{key}": value for key, value in loop.measure(data).items()}
     # A run that diverged has no number to show, and JSON no word for one: "nan" or "inf", as for ε.
     return {k: v if not isinstance(v, float) or math.isfinite(v) else str(v) for k, v in row.items()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -25,6 +26,7 @@ from saltflat.mechanism.sampling import check_rows
 from saltflat.methods.multiplicity import views_of
 from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import Multiplicity, Plan
+from saltflat.ranks.shards import shard
 from saltflat.record.certificate import Certificate, certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
@@ -40,12 +42,15 @@ from saltflat.training.checks import (
     check_survey,
     placed,
 )
+from saltflat.training.follow import facts_of
 from saltflat.training.keep import EVERY, Keeper, setup_of
+from saltflat.training.lead import Led
 from saltflat.training.losses import check_targets, default_loss
 from saltflat.training.public_side import check_public, content_hash, listed
 from saltflat.training.resume import check_setup, go_on, plan_of, read_checkpoint
 from saltflat.training.spend import AccountName, Spending, confirm, reserving
-from saltflat.training.step import Loop, Schedule, build_optimizer, fetch, named_schedule
+from saltflat.training.step import Loop, Schedule, build_optimizer, named_schedule
+from saltflat.training.sums import Sums, fetch
 
 LoopWith = Callable[[Ledger, int | None], Loop]
 """From a ledger and a seed to a loop that records there."""
@@ -83,6 +88,12 @@ class Session:
     public: list[dict[str, Any]] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
     taken: float | None = None
+    certified: Certificate | None = None
+
+    def certificate(self) -> Certificate:
+        """The certificate of a session that was closed."""
+        assert self.certified is not None
+        return self.certified
 
     @property
     def seconds(self) -> float:
@@ -91,6 +102,12 @@ class Session:
             return self.taken
         keeper = self.loop.keeper
         return round(time.perf_counter() - self.started if keeper is None else keeper.seconds, 3)
+
+    def seed(self, given: int | None) -> int | None:
+        """The seed of a test run: as given, or as it was when a run that goes on was started."""
+        keeper = self.loop.keeper
+        stored: int | None = given if keeper is None else keeper.setup["seed"]
+        return stored
 
     def close(self, *, finished: bool) -> Certificate:
         """Write weights, average and certificate. A run that stopped early is certified at the whole plan's ε,
@@ -109,7 +126,7 @@ class Session:
                 ledger = folder.read_ledger(cut_short=True)
             files = folder.hashes()
         randomness = loop.mechanism.randomness
-        certificate = certify(
+        self.certified = certificate = certify(
             loop.plan, ledger,
             randomness=randomness.tier, seeded=randomness.seeded, finished=finished, files=files,
             tuned_on=_tuned_on(self.facts), public=self.public,
@@ -130,6 +147,7 @@ class Session:
     def about(self) -> dict[str, Any]:
         """``run.json``: time, layer rules, and what the caller wanted to be stored."""
         more: dict[str, Any] = {"public": self.public} if self.public else {}
+        more |= {} if self.loop.ranks is None else {"ranks": self.loop.ranks.size}
         more |= {} if self.facts is None else {"facts": self.facts}
         return {"seconds": self.seconds, "rules": self.rules, **more}
 
@@ -141,11 +159,18 @@ def _tuned_on(facts: dict[str, Any] | None) -> str | None:
 
 
 def prepare(
-    model: nn.Module, data: Any, plan: Plan | None, test: Any = None, /, **settings: Unpack[Settings]
+    model: nn.Module,
+    data: Any,
+    plan: Plan | None,
+    test: Any = None,
+    ranks: Led | None = None,
+    /,
+    **settings: Unpack[Settings],
 ) -> Session:
     """Check everything that can be checked, then set up the loop. Nothing is spent or written before that.
 
-    ``test`` is what will be evaluated on: the model must be able to take it.
+    ``test`` is what will be evaluated on: the model must be able to take it. With ``ranks``, others have checked
+    theirs as well before anything is written.
     """
     check_settings(settings, Settings)
     resume, micro_batch, public = settings.get("resume"), settings.get("micro_batch"), settings.get("public")
@@ -154,6 +179,8 @@ def prepare(
     if not isinstance(plan, Plan):
         raise InputError("plan", plan, "a Plan", cure="Make one with sf.plans.dp_sgd(...).")
     check_solved(plan)
+    if ranks is not None:
+        ranks.open(plan)
     schedule = named_schedule(settings.get("schedule"))
     if micro_batch is not None:
         check_count("micro_batch", micro_batch)
@@ -184,6 +211,8 @@ def prepare(
             PrivacyWarning,
             stacklevel=3,
         )
+    if ranks is not None:
+        ranks.agree(facts_of(Sums(model, source, plan, loss, where), test))
 
     def loop_in(tier: str) -> LoopWith:
         if tier == TIER_EXACT:
@@ -211,7 +240,45 @@ def prepare(
     session = opened_session(loop_in, rules, settings, spending, shown)
     if resume is not None:
         session.public = listed(plan, public, session.facts)
+    if ranks is not None:
+        with releasing(session):
+            ranks.begin(session.loop, len(source), session.seed(settings.get("seed")))
+        session.loop.ranks = ranks
     return session
+
+
+@contextmanager
+def releasing(session: Session) -> Iterator[None]:
+    """Let go of a session's files if the block fails."""
+    try:
+        yield
+    except BaseException:
+        session.let_go()
+        raise
+
+
+def own_sums(
+    model: nn.Module,
+    data: Any,
+    plan: Plan,
+    test: Any,
+    settings: Mapping[str, Any],
+    shard_of: tuple[int, int],
+) -> Sums:
+    """What a rank that does not lead needs, checked on rows of its own shard: it reads no others."""
+    rank, size = shard_of
+    where = placed(model, settings.get("device"))
+    source = _by_person(as_source(data), settings.get("groups"), plan)
+    check_rows(plan.sampling, len(source))
+    own = shard(len(source), rank, size)
+    some = torch.tensor(list(own[:3]) or [0])
+    loss = _checked_loss(
+        source, settings.get("loss_fn"), getattr(data, "num_classes", None), first=int(some[0])
+    )
+    _rehearsed(model, source, loss, plan.multiplicity, where, some)
+    if test is not None:
+        check_evaluation(model, test, loss, where)
+    return Sums(model, source, plan, loss, where, settings.get("micro_batch"))
 
 
 def opened_session(
@@ -340,18 +407,25 @@ def _by_person(source: Source, groups: Any, plan: Plan) -> Source:
     return source
 
 
-def _checked_loss(source: Source, loss_fn: LossFunction | None, classes: int | None) -> LossFunction:
+def _checked_loss(
+    source: Source, loss_fn: LossFunction | None, classes: int | None, first: int = 0
+) -> LossFunction:
     held = source.source if isinstance(source, People) else source
-    targets: Tensor = held.targets if isinstance(held, Examples) else held.fetch(torch.tensor([0]))[1]
+    targets: Tensor = held.targets if isinstance(held, Examples) else source.fetch(torch.tensor([first]))[1]
     check_targets(targets, classes, loss_fn)
     return loss_fn if loss_fn is not None else default_loss(targets)
 
 
 def _rehearsed(
-    model: nn.Module, source: Source, loss: LossFunction, multiplicity: Multiplicity, device: torch.device
+    model: nn.Module,
+    source: Source,
+    loss: LossFunction,
+    multiplicity: Multiplicity,
+    device: torch.device,
+    some: Tensor | None = None,
 ) -> dict[str, str]:
     """Take a gradient of a few rows and throw it away: what is wrong with the model shows here."""
-    rows = fetch(source, torch.arange(min(3, len(source))), device)
+    rows = fetch(source, torch.arange(min(3, len(source))) if some is None else some, device)
     inputs, targets = rows.inputs, rows.targets
     try:
         if multiplicity.augmentations:

@@ -101,14 +101,19 @@ class Run:
 
 def rebuilt(folder: RunFolder) -> nn.Module:
     """The model that a run trained, freshly initialised, if saltflat built it."""
-    from saltflat.models import build
-
     spec = folder.read_json("model.json")
     if not spec:
         raise InputError(
             "model", None, "the model that was trained", problem="is not one that saltflat can rebuild",
             cure="Pass it: Run.load(folder, model=my_model).",
         )  # fmt: skip
+    return rebuilt_as(spec)
+
+
+def rebuilt_as(spec: Any) -> nn.Module:
+    """The model that ``model.json`` describes."""
+    from saltflat.models import build
+
     try:
         model: nn.Module = build(spec["name"], **spec["overrides"])
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:

@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.people import Rows, units_of
-from saltflat.data.source import Source, Surveyed, as_source, map_tensors
+from saltflat.data.source import Source, Surveyed, as_source
 from saltflat.engine.batch import LossFunction
-from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.engine.frame import Frame
 from saltflat.errors import InputError, nearest
 from saltflat.methods import optimizers
 from saltflat.methods.ascent import AscentState, displaced, scaled_to
 from saltflat.methods.averaging import AverageState
-from saltflat.methods.multiplicity import gaussian_displacements, views_of
+from saltflat.methods.multiplicity import gaussian_displacements
 from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import FreshQuery, Phase, Plan, PreviousRelease
-from saltflat.training.alone import clipped_alone
-from saltflat.training.build import ClipNorms, Mechanism, clipping_function, trainable
+from saltflat.training.build import ClipNorms, Mechanism, trainable
 from saltflat.training.evaluate import evaluate
 from saltflat.training.public_side import PublicSide, check_public
+from saltflat.training.sums import Sum, Sums
 
 if TYPE_CHECKING:
     from saltflat.training.keep import Keeper
+    from saltflat.training.lead import Led
 
 Schedule = Callable[[float], float]
 """From the fraction of the plan that is done to a factor on the learning rate."""
@@ -48,10 +47,6 @@ def named_schedule(schedule: Schedule | str | None) -> Schedule | None:
     if schedule not in SCHEDULES:
         raise InputError("schedule", schedule, "a known schedule", cure=nearest(schedule, list(SCHEDULES)))
     return SCHEDULES[schedule]
-
-
-# Rows are read this many at a time, so that memory does not grow with the batch.
-ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -105,6 +100,7 @@ class Loop:
     noise, let the optimizer step at the weights themselves, remember the release, average the iterate. A
     ``keeper`` writes the release down before it is used. ``position`` is the last step of the plan that was
     taken, given up, or lost in a crash. With ``asked`` the releases come from there instead of from ``source``.
+    With ``ranks`` other processes compute their part of each sum, and nothing else.
     """
 
     model: nn.Module
@@ -124,13 +120,13 @@ class Loop:
     handed_out: dict[str, Tensor] | None = field(default=None, repr=False)
     public_key: str = ""
     asked: Asked | None = None
+    ranks: Led | None = None
 
     def __post_init__(self) -> None:
         self.weights = trainable(self.model)
         self.public_side = self._public_side()
-        self.dtype = next(iter(self.weights.values())).dtype
+        self.sums = Sums(self.model, self.source, self.plan, self.loss_fn, self.device, self.micro_batch)
         self.average = AverageState(self.plan.averaging, self.plan.steps)
-        self.clip = clipping_function(self.plan.clipping)
         self.clip_norms = ClipNorms(self.plan.clipping)
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
 
@@ -247,42 +243,23 @@ class Loop:
         clip_norm: float,
         directions: list[dict[str, Tensor]] | None = None,
         frame: Frame | None = None,
-    ) -> tuple[dict[str, Tensor], float]:
-        """The clipped sum over a batch of any size, and Σ (b − ½) over units with b = [norm ≤ clip norm].
+    ) -> Sum:
+        """The clipped sum over a batch, and Σ (b − ½) over units with b = [norm ≤ clip norm]; see `Sums.over`.
 
-        View k is taken at weights moved by ``directions[k]``; a ``frame`` comes before the clip. Both are public,
-        and the same for the whole batch. The results are private until noise is added. An empty batch gives
-        zeros. In the exact tier every unit is taken alone and rounded to the grid, so that nothing of one can
-        touch the last bits of another.
+        With several ranks, each computes the units of its own shard. The results are private until noise is
+        added.
         """
-        assert self.source is not None
         grid = self.mechanism.grid(clip_norm)
-        total = {
-            name: torch.zeros(weight.shape, dtype=torch.int64) if grid else torch.zeros_like(weight)
-            for name, weight in self.weights.items()
-        }
-        multiplicity = self.plan.multiplicity
-        displacements = directions or gaussian_displacements(self.weights, multiplicity)
-        short = 0.0
-        for indices in batch.split(1 if grid else ROWS_AT_ONCE) if len(batch) else ():
-            rows = fetch(self.source, indices, self.device)
-            inputs, targets, each = rows.inputs, rows.targets, rows.each
-            weights = None if rows.weights is None else rows.weights.to(self.dtype)
-            if multiplicity.views > 1 or multiplicity.augmentations:
-                views = multiplicity.views
-                inputs, targets = views_of(inputs, multiplicity), targets.repeat_interleave(views, dim=0)
-                if weights is None:
-                    weights = torch.ones(len(targets) // views, dtype=self.dtype, device=self.device)
-                weights, each = (weights / views).repeat_interleave(views), each * views
-            part = (clipped_alone if grid else clipped_sum)(
-                self.model, self.loss_fn, inputs, targets, clip_norm,
-                clipping=self.clip, rows_per_unit=each, row_weights=weights,
-                displacements=displacements, frame=frame, micro_batch=self.micro_batch,
-            )  # fmt: skip
-            for name, value in (grid.rounded(part.grads) if grid else part.grads).items():
-                total[name] += value
-            short += float((part.norms <= clip_norm).sum()) - 0.5 * len(part.norms)
-        return total, short
+        moved = directions or gaussian_displacements(self.weights, self.plan.multiplicity)
+        if self.ranks is None:
+            return self.sums.over(batch, clip_norm, grid, moved, frame)
+        return self.ranks.sum_over(self.position + 1, batch, clip_norm, grid, moved, frame)
+
+    def measure(self, data: Any) -> dict[str, float]:
+        """Loss and accuracy of the model as it is, on test data or public data: exact numbers about it."""
+        if self.ranks is None:
+            return evaluate(self.model, data, self.device, self.loss_fn)
+        return self.ranks.measure(data)
 
     def public_sharpness(self, phase: Phase, direction: dict[str, Tensor] | None) -> float | None:
         """How much the loss on public data rises along the displacement, if there is public data to ask."""
@@ -306,13 +283,6 @@ class Loop:
         self.optimizer.step()
         for weight in self.weights.values():
             weight.grad = None
-
-
-def fetch(source: Source, indices: Tensor, device: torch.device) -> Rows:
-    """The rows of some units, on the device."""
-    rows = units_of(source, indices)
-    weights = None if rows.weights is None else rows.weights.to(device)
-    return Rows(map_tensors(lambda t: t.to(device), rows.inputs), rows.targets.to(device), rows.each, weights)
 
 
 def build_optimizer(plan: Plan, model: nn.Module, factory: OptimizerFactory | None) -> torch.optim.Optimizer:

@@ -26,7 +26,7 @@ from saltflat.plan import Budget, Plan, Poisson
 from saltflat.plan.tuning import Point, default_score_noise, solved_tuning
 from saltflat.plans.defaults import choose_epochs
 from saltflat.record.folder import RunFolder
-from saltflat.training.checks import check_seed
+from saltflat.training.checks import check_alone, check_seed
 from saltflat.training.fit import fit
 from saltflat.training.score import held_out, right_answers
 from saltflat.training.trials import ModelOrMaker, Trials, TrialSettings, Tuned, made
@@ -96,6 +96,7 @@ def tune(
     >>> sorted(tuned.settings), tuned.tuning.epsilon <= 3
     (['learning_rate'], True)
     """
+    check_alone("tune")
     points = grid_points(grid)
     check_seed(seed)
     Budget(epsilon, delta)  # refuses what is none
