@@ -150,6 +150,18 @@ def test_evaluation_is_not_recorded() -> None:
     assert kept.shape == (8, 3)
 
 
+def test_cleared_gradients_stay_cleared() -> None:
+    """Also those of a pass that waits for another one. Fails when these come back with the next call (tried)."""
+    made = made_private()
+    x, y = rows_for("linear", 8)
+    kept = made.module(x)
+    nn.CrossEntropyLoss()(made.module(x), y).backward()
+    made.optimizer.zero_grad()
+    nn.CrossEntropyLoss()(made.module(x), y).backward()
+    assert made.optimizer.accumulated_iterations == 1
+    assert kept.shape == (8, 3)
+
+
 def test_the_model_may_stay_unwrapped() -> None:
     made = made_private(wrap_model=False, **FIXED)
     train(made, call=made.plain)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -96,16 +96,26 @@ class GivenRecord(Record):
         self._parts = [(len(grads), {id(parameter): DirectUse(grads.detach().to(parameter.dtype))})]
 
 
+class Underway(Protocol):
+    """Backward passes that arrived, and wait for others of the same examples."""
+
+    def close_group(self) -> None:
+        """Those that arrived are one batch."""
+
+    def drop_group(self) -> None:
+        """Forget those that arrived."""
+
+
 class Watched:
     """Mixed into the class of a parameter whose gradients are told apart by example."""
 
     _records: list[Record]
-    _arriving: Callable[[], None] | None = None  # leaves what is still underway
+    _underway: Underway | None = None
 
     def records(self) -> list[Record]:
         """One for each batch since the gradients were cleared."""
-        if self._arriving is not None:
-            self._arriving()
+        if self._underway is not None:
+            self._underway.close_group()
         return self._records
 
     @property
@@ -116,6 +126,8 @@ class Watched:
 
     @grad_sample.setter
     def grad_sample(self, value: Any) -> None:
+        if self._underway is not None:
+            self._underway.drop_group()
         given = [] if value is None else value if isinstance(value, list) else [value]
         self._records = [GivenRecord(self, grads) for grads in given]  # type: ignore[arg-type]
 
@@ -148,14 +160,14 @@ def _watched_class(kind: type) -> type:
     return type(kind.__name__, (Watched, kind), {"_unwatched": kind, "__module__": kind.__module__})
 
 
-def watch(parameter: nn.Parameter, arriving: Callable[[], None] | None = None) -> None:
+def watch(parameter: nn.Parameter, underway: Underway | None = None) -> None:
     """Let a parameter answer ``grad_sample``. Its numbers, its place and its name stay."""
     if not isinstance(parameter, Watched):
         own = parameter.__dict__
         own.pop("grad_sample", None)
         parameter.__class__ = _watched_class(type(parameter))
     watched: Any = parameter
-    watched._records, watched._arriving = [], arriving
+    watched._records, watched._underway = [], underway
 
 
 def unwatch(parameter: nn.Parameter) -> None:
@@ -163,7 +175,7 @@ def unwatch(parameter: nn.Parameter) -> None:
     if isinstance(parameter, Watched):
         parameter.__class__ = type(parameter)._unwatched  # type: ignore[attr-defined]
         parameter.__dict__.pop("_records", None)
-        parameter.__dict__.pop("_arriving", None)
+        parameter.__dict__.pop("_underway", None)
 
 
 def records_of(parameter: nn.Parameter) -> list[Record]:

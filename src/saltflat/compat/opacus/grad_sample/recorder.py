@@ -44,7 +44,7 @@ class Recorder:
         self._waiting: list[weakref.ref[Pass]] = []
         self._group: list[Pass] = []
         for p in self.trainable():
-            watch(p, self.close_group)
+            watch(p, self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of a wrapped module is not recorded: who copies, averages or teaches, and trains the original."""
@@ -67,7 +67,7 @@ class Recorder:
             return run(self.module, *args, **kwargs)
         for p in parameters:
             if not isinstance(p, Watched):  # was frozen when the module was wrapped
-                watch(p, self.close_group)
+                watch(p, self)
         self._refuse_packed(args, kwargs)
         call = Call.of(self.module, run, args, kwargs, dim=0 if self.batch_first else 1)
         if call is None:
@@ -115,6 +115,10 @@ class Recorder:
         if passes:
             parameters = passes[0].parameters
             self._leave(Record(passes, parameters), parameters)
+
+    def drop_group(self) -> None:
+        """Somebody cleared the gradients: what arrived is forgotten."""
+        self._group = []
 
     def _leave(self, record: Record, parameters: Sequence[nn.Parameter]) -> None:
         for p in parameters:
