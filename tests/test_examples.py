@@ -19,6 +19,7 @@ SAYS = {
     "estimator": "histograms of 30 columns",
     "federated": "when one client is added or removed",
     "flatness": "wideness: dp-sat gains",
+    "opacus_script": "spent ε = 3.0",
     "own_loop": "the plan's ε = 3.000",
     "own_model": "mixing         direct (derived weight)",
     "people": "when one person is added or removed",

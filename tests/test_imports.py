@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "report": VALUES | {"record"},
     "geometry": ASSEMBLED | {"training"},
     "public": ASSEMBLED | {"training", "synthesis", "report"},
+    "compat": ASSEMBLED | {"training"},
     "cli": ASSEMBLED
     | {"training", "theory", "audit", "bench", "federated", "geometry", "public", "report", "synthesis"},
     "__main__": {"cli"},

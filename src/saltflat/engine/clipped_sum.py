@@ -187,10 +187,10 @@ class _Adder:
         uses = self.batch.uses(self.parameters, part, self.facts, workspace)
         units = (part.stop - part.start) // self.batch.each
         if self.facts.weighing is not None:
-            _weigh(uses, units, self.facts)
+            weigh(uses, units, self.facts)
         self.rules |= {name: use.rule for name, use in uses.items()}
         with torch.no_grad():
-            self.norms[part.start], factors = _clip(
+            self.norms[part.start], factors = clip_factors(
                 self.parameters, uses, units, self.clip_norm, self.clipping
             )
             for name in list(uses):
@@ -216,7 +216,7 @@ def _in_turns(
         facts.one_lane = models is None
     if many > 1 and not facts.one_lane:
         size = _size(wanted, facts, many)
-        parts = list(_micro_batches(units, size, many, batch.each))
+        parts = list(micro_batches(units, size, many, batch.each))
         stop = threading.Event()
         company = [
             adder(replace(batch, model=model, in_company=True)).at_weights_of(model) for model in models or ()
@@ -228,7 +228,7 @@ def _in_turns(
             ]
         except lanes.SharedRowsError:
             facts.one_lane = True
-    return [first.add_all(list(_micro_batches(units, _size(wanted, facts, 1), 1, batch.each)))]
+    return [first.add_all(list(micro_batches(units, _size(wanted, facts, 1), 1, batch.each)))]
 
 
 def _size(wanted: int | None, facts: Facts, many: int) -> int:
@@ -260,7 +260,7 @@ def _learn(trial: _Adder, batch: Batch, units: int, wanted: int | None, facts: F
     facts.micro_batch = min(LARGEST_MICRO_BATCH, 1 << max(fits.bit_length() - 1, 4))
 
 
-def _clip(
+def clip_factors(
     parameters: dict[str, nn.Parameter],
     uses: dict[str, Use],
     units: int,
@@ -283,7 +283,7 @@ def _clip(
     return total.to(next(iter(parameters.values())).dtype.to_real()), scales
 
 
-def _micro_batches(units: int, size: int, many: int, each: int) -> Iterator[slice]:
+def micro_batches(units: int, size: int, many: int, each: int) -> Iterator[slice]:
     """Consecutive slices of rows: of one size as long as all lanes get one, and the rest in equal shares."""
     start = 0
     while units - start >= size * many:
@@ -298,7 +298,7 @@ def _micro_batches(units: int, size: int, many: int, each: int) -> Iterator[slic
         start = stop
 
 
-def _weigh(uses: dict[str, Use], units: int, facts: Facts) -> None:
+def weigh(uses: dict[str, Use], units: int, facts: Facts) -> None:
     """Note how much the records of one micro-batch hold, alone and together with the activations."""
     held = {t.data_ptr(): t.numel() * t.element_size() for use in uses.values() for t in _tensors_of(use)}
     activations, facts.weighing = facts.weighing or {}, None

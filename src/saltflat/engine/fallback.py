@@ -119,7 +119,7 @@ def example_by_example(
     rows: list[list[Tensor]] = []
     for unit in range(units):
         losses = losses_of(slice(unit * each, (unit + 1) * each))
-        grads = gradients_of(losses, list(parameters)) if losses.requires_grad else [None] * len(parameters)
+        grads = gradients_of([losses], list(parameters)) if losses.requires_grad else [None] * len(parameters)
         rows.append([torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads)])
     return {
         id(p): DirectUse(torch.stack([row[i].detach() for row in rows]), rule="example by example")

@@ -269,16 +269,22 @@ class Tape(TorchFunctionMode):
 
     def backward(self, losses: Tensor) -> bool:
         """Run the backward pass; True if every gradient went through the tape."""
-        if not losses.requires_grad:
-            return True
+        return not losses.requires_grad or self.pulled_to([], [losses], [torch.ones_like(losses)]) is not None
+
+    def pulled_to(
+        self, inputs: list[Tensor], outputs: list[Tensor], grads: list[Tensor], keep_graph: bool = False
+    ) -> list[Tensor | None] | None:
+        """Run the backward pass from gradients that are known; those at ``inputs``, or None if one escaped the tape."""
         self._backwards = True
         for slot in self.slots.values():
             slot.open = True
+        wanted = [self.anchor, *self.parameters, *inputs]
         try:
-            leaked = gradients_of(losses, [self.anchor, *self.parameters], self)
+            found = gradients_of(outputs, wanted, self, grads, keep_graph)
         except (CheckpointError, OffTapeError):
-            return False
-        return all(grad is None for grad in leaked[1:])
+            return None
+        weights = found[1 : 1 + len(self.parameters)]
+        return list(found[1 + len(self.parameters) :]) if all(grad is None for grad in weights) else None
 
     def collected(self) -> dict[int, Use]:
         """One use for each parameter that was used, by the parameter's id."""
@@ -312,13 +318,23 @@ class Tape(TorchFunctionMode):
             self.slots[id(parent)].add(found)
 
 
-def gradients_of(losses: Tensor, inputs: list[Tensor], tape: Tape | None = None) -> tuple[Tensor | None, ...]:
-    """Autograd of the summed losses. A checkpointed part runs forward again, under the same tape."""
+def gradients_of(
+    outputs: list[Tensor],
+    inputs: list[Tensor],
+    tape: Tape | None = None,
+    grads: list[Tensor] | None = None,
+    keep_graph: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Autograd of the summed outputs, or from their gradients where these are given.
+
+    A checkpointed part runs forward again, under the same tape.
+    """
     edges = [get_gradient_edge(t) for t in inputs]  # edges, not tensors: the tape must not see this call
-    start, ones = get_gradient_edge(losses), torch.ones_like(losses)
+    starts = [get_gradient_edge(t) for t in outputs]
+    given = [torch.ones_like(t) for t in outputs] if grads is None else grads
     try:
         with tape or nullcontext():
-            return torch.autograd.grad(start, edges, ones, allow_unused=True)
+            return torch.autograd.grad(starts, edges, given, retain_graph=keep_graph, allow_unused=True)
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise

@@ -1,0 +1,267 @@
+"""Modules whose parameters answer ``grad_sample``: wrapped, or left as they are with their forward intercepted.
+
+Opacus has one class for each way to compute gradients. Here all of them are the one engine; the names stay,
+because scripts import them and ask for them by ``grad_sample_mode``.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from saltflat.compat.opacus.grad_sample.parameters import Watched
+from saltflat.compat.opacus.grad_sample.recorder import Recorder
+from saltflat.compat.opacus.utils.module_utils import trainable_modules
+
+
+def _call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
+def _forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The forward of the module's class: the one of the instance is the interceptor."""
+    return type(module).forward(module, *args, **kwargs)
+
+
+class AbstractGradSampleHooks:
+    """What wrapped and unwrapped modules have in common."""
+
+    GRAD_SAMPLERS: ClassVar[dict[type[nn.Module], Callable[..., Any]]] = {}
+    NORM_SAMPLERS: ClassVar[dict[type[nn.Module], Callable[..., Any]]] = {}
+
+    _module: nn.Module
+
+    def _begin(
+        self, module: nn.Module, batch_first: bool, loss_reduction: str, strict: bool, max_grad_norm: Any
+    ) -> None:
+        if any(isinstance(p, Watched) for p in module.parameters()):
+            raise ValueError("Trying to add hooks twice to the same model")
+        self.validate(module, strict=strict)
+        self._module = module
+        self.batch_first, self.loss_reduction = batch_first, loss_reduction
+        self.max_grad_norm = max_grad_norm
+        self.recorder: Recorder | None = Recorder(
+            module, batch_first=batch_first, loss_reduction=loss_reduction
+        )
+
+    @property
+    def hooks_enabled(self) -> bool:
+        """Whether calls are recorded."""
+        return self.recorder is not None and self.recorder.enabled
+
+    def enable_hooks(self) -> None:
+        """Record calls again."""
+        if self.recorder is not None:
+            self.recorder.enabled = True
+
+    def disable_hooks(self) -> None:
+        """Let calls pass unrecorded: they then leave ordinary gradients."""
+        if self.recorder is not None:
+            self.recorder.enabled = False
+
+    def forbid_grad_accumulation(self) -> None:
+        """Refuse a second backward pass before the gradients of the first were used and cleared."""
+        if self.recorder is not None:
+            self.recorder.accumulation_allowed = False
+
+    def allow_grad_accumulation(self) -> None:
+        """Collect the gradients of several backward passes."""
+        if self.recorder is not None:
+            self.recorder.accumulation_allowed = True
+
+    def set_grad_sample_to_none(self) -> None:
+        """Forget the per-example gradients."""
+        for p in self._module.parameters():
+            if isinstance(p, Watched):
+                p.grad_sample = None
+
+    def del_grad_sample(self) -> None:
+        """Make the parameters plain ones again."""
+        for p in self._module.parameters():
+            if hasattr(p, "grad_sample"):
+                del p.grad_sample
+
+    def remove_hooks(self) -> None:
+        """Stop recording for good."""
+        self.disable_hooks()
+
+    def cleanup(self) -> None:
+        """Leave the module as it was found."""
+        if self.recorder is not None:
+            self.recorder.close()
+            self.recorder = None
+        if isinstance(self._module.__dict__.get("forward"), _Interceptor):
+            del self._module.__dict__["forward"]
+
+    @classmethod
+    def validate(cls, module: nn.Module, *, strict: bool = False) -> list[NotImplementedError]:
+        """Trainable layers whose buffers change with the data they see: these would leave without noise."""
+        errors = [
+            NotImplementedError(
+                f"Model contains a trainable layer with buffers that are computed from private data ({name}: {layer})."
+            )
+            for name, layer in trainable_modules(module)
+            if getattr(layer, "track_running_stats", False)
+        ]
+        if strict and errors:
+            raise NotImplementedError(errors)
+        return errors
+
+    @classmethod
+    def is_supported(cls, module: nn.Module) -> bool:
+        """Always true: layers without a rule of their own are computed by torch.func."""
+        warnings.warn("GradSampleModule.is_supported is deprecated.", DeprecationWarning, stacklevel=2)
+        return True
+
+    # --- what the ghost mode of Opacus offers -----------------------------------------------------
+
+    def get_norm_sample(self) -> Tensor:
+        """Each example's gradient norm in the last batch. Not private."""
+        norms = [p._norm_sample for p in self._module.parameters() if isinstance(p, Watched) and p.records()]
+        return torch.stack(norms).norm(2, dim=0)
+
+    @property
+    def per_sample_gradient_norms(self) -> Tensor:
+        """Each example's gradient norm in the last batch. Not private."""
+        if not any(isinstance(p, Watched) and p.records() for p in self._module.parameters()):
+            raise AttributeError(
+                "per_sample_gradient_norms is not set. Please call forward and backward on the model before "
+                "accessing this property."
+            )
+        return self.get_norm_sample()
+
+    def get_clipping_coef(self) -> Tensor:
+        """By how much each example's gradient is scaled."""
+        clip: Tensor = (self.max_grad_norm / (self.get_norm_sample() + 1e-6)).clamp(max=1.0)
+        return clip
+
+
+class AbstractGradSampleModule(nn.Module, AbstractGradSampleHooks):
+    """A module around another one. Its ``state_dict`` has the prefix ``_module.``, as in Opacus."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped module's outputs; while it trains, the call is recorded."""
+        recorder = self.recorder
+        return self._module(*args, **kwargs) if recorder is None else recorder(_call, args, kwargs)
+
+    def __getattr__(self, item: str) -> Any:
+        try:
+            return super().__getattr__(item)
+        except AttributeError:
+            if item == "_module":
+                raise
+            submodules = dict(self._module.named_modules())
+            if item in submodules:
+                return submodules[item]
+            if hasattr(self._module, item):
+                return getattr(self._module, item)
+            raise
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Clear ordinary and per-example gradients."""
+        self.set_grad_sample_to_none()
+        super().zero_grad(set_to_none)
+
+    def to_standard_module(self) -> nn.Module:
+        """The wrapped module, without traces of privacy."""
+        self._close()
+        return self._module
+
+    def _close(self) -> None:
+        self.cleanup()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._module!r})"
+
+
+class GradSampleModule(AbstractGradSampleModule):
+    """A module whose parameters have ``grad_sample`` after each backward pass.
+
+    >>> model = GradSampleModule(nn.Linear(3, 1))
+    >>> model(torch.ones(4, 3)).mean().backward()
+    >>> model._module.weight.grad_sample.shape
+    torch.Size([4, 1, 3])
+    """
+
+    def __init__(
+        self,
+        m: nn.Module,
+        *,
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        strict: bool = True,
+        force_functorch: bool = False,
+        max_grad_norm: Any = 1,
+        use_ghost_clipping: bool = True,
+    ) -> None:
+        nn.Module.__init__(self)
+        self._begin(m, batch_first, loss_reduction, strict, max_grad_norm)
+        self.force_functorch, self.use_ghost_clipping = force_functorch, use_ghost_clipping
+        self.grad_accumulation_hook = None
+
+
+class GradSampleModuleFastGradientClipping(GradSampleModule):
+    """The class of ``grad_sample_mode="ghost"``; the engine underneath is the same."""
+
+
+class GradSampleModuleExpandedWeights(GradSampleModule):
+    """The class of ``grad_sample_mode="ew"``; the engine underneath is the same."""
+
+
+class GradSampleModuleNoOp(GradSampleModule):
+    """The class of ``grad_sample_mode="no_op"``: ``p.grad_sample`` is left to the caller."""
+
+    def __init__(self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean") -> None:
+        if not batch_first:
+            raise NotImplementedError("grad_sample_mode='no_op' knows batch_first=True only")
+        super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
+        self.disable_hooks()
+
+
+class _Interceptor:
+    """Stands in for the forward of a module that is not wrapped."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._recorder(_forward, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # A copy of the module is an ordinary module, whose calls nobody records.
+        copied = memo[id(self._recorder.module)]
+        return types.MethodType(type(copied).forward, copied)
+
+
+class GradSampleHooks(AbstractGradSampleHooks):
+    """Records the calls of a module that stays as it is (``wrap_model=False``); `cleanup` ends it."""
+
+    def __init__(
+        self,
+        m: nn.Module,
+        *,
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        strict: bool = True,
+        force_functorch: bool = False,
+        max_grad_norm: Any = 1,
+        use_ghost_clipping: bool = True,
+    ) -> None:
+        if "forward" in m.__dict__:
+            raise ValueError(
+                "The module's forward was replaced on the instance already; it cannot be recorded unwrapped. "
+                "Use wrap_model=True."
+            )
+        self._begin(m, batch_first, loss_reduction, strict, max_grad_norm)
+        self.force_functorch, self.use_ghost_clipping = force_functorch, use_ghost_clipping
+        assert self.recorder is not None
+        m.__dict__["forward"] = _Interceptor(self.recorder)
+
+
+class GradSampleHooksFastGradientClipping(GradSampleHooks):
+    """`GradSampleHooks` under the name of ``grad_sample_mode="ghost"``."""

@@ -1,0 +1,96 @@
+"""Names and modes: how scripts ask for a way to compute per-example gradients."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from saltflat.compat.opacus.grad_sample.grad_sample_module import (
+    AbstractGradSampleHooks,
+    AbstractGradSampleModule,
+    GradSampleHooks,
+    GradSampleHooksFastGradientClipping,
+    GradSampleModule,
+    GradSampleModuleExpandedWeights,
+    GradSampleModuleFastGradientClipping,
+    GradSampleModuleNoOp,
+)
+from saltflat.errors import PrivacyWarning
+
+MODES: dict[str, type[GradSampleModule]] = {
+    "hooks": GradSampleModule,
+    "functorch": GradSampleModule,
+    "ew": GradSampleModuleExpandedWeights,
+    "ghost": GradSampleModuleFastGradientClipping,
+    "no_op": GradSampleModuleNoOp,
+}
+
+
+def get_gsm_class(grad_sample_mode: str) -> type[AbstractGradSampleModule]:
+    """The class of a mode. All compute the same, by the one engine."""
+    if grad_sample_mode not in MODES:
+        raise ValueError(
+            f"Unexpected grad_sample_mode: {grad_sample_mode}. Allowed values: {', '.join(MODES)}. "
+            "Modes for several devices (ghost_fsdp, ghost_tp) are not supported here."
+        )
+    return MODES[grad_sample_mode]
+
+
+def get_hooks_class(grad_sample_mode: str) -> type[GradSampleHooks]:
+    """The class of a mode for modules that are not wrapped."""
+    known = {
+        "hooks": GradSampleHooks,
+        "functorch": GradSampleHooks,
+        "ghost": GradSampleHooksFastGradientClipping,
+    }
+    if grad_sample_mode not in known:
+        raise ValueError(
+            f"Unexpected grad_sample_mode: {grad_sample_mode}. Hooks-based approach supports: {', '.join(known)}"
+        )
+    return known[grad_sample_mode]
+
+
+def prepare_module(
+    model: nn.Module, grad_sample_mode: str, wrap_model: bool = True, *args: Any, **kwargs: Any
+) -> AbstractGradSampleHooks:
+    """Wrap a model, or record it as it is."""
+    if grad_sample_mode == "functorch":
+        kwargs["force_functorch"] = True
+    maker: Any = get_gsm_class(grad_sample_mode) if wrap_model else get_hooks_class(grad_sample_mode)
+    made: AbstractGradSampleHooks = maker(model, *args, **kwargs)
+    return made
+
+
+def wrap_model(
+    model: nn.Module, grad_sample_mode: str, wrap_model: bool = True, *args: Any, **kwargs: Any
+) -> AbstractGradSampleHooks:
+    """The older name of `prepare_module`."""
+    return prepare_module(model, grad_sample_mode, wrap_model, *args, **kwargs)
+
+
+def _registered(
+    table: dict[type[nn.Module], Callable[..., Any]], target: type[nn.Module] | Sequence[type[nn.Module]]
+) -> Callable[..., Any]:
+    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+        for each in target if isinstance(target, Sequence) else [target]:
+            table[each] = function
+        warnings.warn(
+            f"{function.__name__} is kept, but not called: the engine sees every operation of a layer, and "
+            "computes its gradients itself.", PrivacyWarning, stacklevel=2,
+        )  # fmt: skip
+        return function
+
+    return decorator
+
+
+def register_grad_sampler(target: type[nn.Module] | Sequence[type[nn.Module]]) -> Callable[..., Any]:
+    """Accepted, and not needed: a layer of one's own is seen operation by operation."""
+    return _registered(AbstractGradSampleHooks.GRAD_SAMPLERS, target)
+
+
+def register_norm_sampler(target: type[nn.Module] | Sequence[type[nn.Module]]) -> Callable[..., Any]:
+    """Accepted, and not needed."""
+    return _registered(AbstractGradSampleHooks.NORM_SAMPLERS, target)

@@ -1,0 +1,435 @@
+"""`PrivacyEngine`: makes a model, an optimizer and a loader private, by Opacus's calls."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import IO, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from saltflat.compat.opacus.accountants import create_accountant
+from saltflat.compat.opacus.accountants.utils import calibrated
+from saltflat.compat.opacus.accounts import FixedBatchesAccount, PoissonAccount, certified
+from saltflat.compat.opacus.checkpoints import check_plain
+from saltflat.compat.opacus.data_loader import DPDataLoader, counted
+from saltflat.compat.opacus.grad_sample import AbstractGradSampleHooks, AbstractGradSampleModule
+from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, prepare_module
+from saltflat.compat.opacus.methods import FlatSearch, Method
+from saltflat.compat.opacus.optimizers import DPOptimizer, get_optimizer_class
+from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+from saltflat.compat.opacus.validators import ModuleValidator
+from saltflat.errors import InputError, PrivacyWarning
+from saltflat.mechanism.streams import CryptographicStream
+
+
+class PrivacyEngine:
+    """Opacus's `PrivacyEngine` on saltflat's engine, noise and accounting.
+
+    Guarantees: under zero-out adjacency, that is with the size of the data set public, the releases of
+    ``optimizer.step()`` together are (`get_epsilon` (δ), δ)-private, if the batches come from the loader that
+    `make_private` returns. Each release is recorded before its noise is drawn.
+
+    ``accountant`` is ``"prv"`` (tight, by privacy loss distributions), ``"rdp"`` or ``"gdp"``. ``secure_mode``
+    draws sampling and noise from a cryptographic stream.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> model = nn.Linear(3, 2)
+    >>> engine = PrivacyEngine(secure_mode=True)
+    >>> model, optimizer, loader = engine.make_private(
+    ...     module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    ...     data_loader=DataLoader(TensorDataset(torch.randn(64, 3), torch.zeros(64).long()), batch_size=8),
+    ...     noise_multiplier=1.0, max_grad_norm=1.0)
+    >>> for x, y in loader:
+    ...     optimizer.zero_grad()
+    ...     nn.CrossEntropyLoss()(model(x), y).backward()
+    ...     optimizer.step()
+    >>> engine.accountant.history, round(engine.get_epsilon(delta=1e-2), 2)
+    ([(1.0, 0.125, 8)], 1.09)
+    """
+
+    def __init__(self, *, accountant: str = "prv", secure_mode: bool = False) -> None:
+        self.accountant = create_accountant(mechanism=accountant)
+        self.secure_mode = secure_mode
+        self.secure_rng = CryptographicStream.fresh() if secure_mode else None
+        self.dataset: Any = None  # only to notice another data set
+        self._accounts: list[PoissonAccount | FixedBatchesAccount] = []
+        self._search: FlatSearch | None = None
+        self._seeded = False
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def is_compatible(
+        self, *, module: nn.Module, optimizer: Optimizer | None = None, data_loader: Any = None
+    ) -> bool:
+        """Whether a model can be trained privately as it is."""
+        return ModuleValidator.is_valid(module)
+
+    def validate(
+        self, *, module: nn.Module, optimizer: Optimizer | None = None, data_loader: Any = None
+    ) -> None:
+        """Raise `UnsupportedModuleError` if a model cannot be trained privately as it is."""
+        ModuleValidator.validate(module, strict=True)
+
+    @classmethod
+    def get_compatible_module(cls, module: nn.Module) -> nn.Module:
+        """A copy of the model that can be trained privately."""
+        return ModuleValidator.fix_and_validate(module)
+
+    # --- making things private --------------------------------------------------------------------
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any = None,
+        data_loader: DataLoader[Any],
+        noise_multiplier: float,
+        max_grad_norm: float | list[float],
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        poisson_sampling: bool = True,
+        clipping: str = "flat",
+        noise_generator: torch.Generator | None = None,
+        grad_sample_mode: str = "hooks",
+        wrap_model: bool = True,
+        rand_on_empty: bool = False,
+        method: str = "dp-sgd",
+        rho: float = 0.03,
+        switch: float | int = 0.4,
+        noise_ratio: float = 1.5,
+        steps: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """A private module, optimizer and loader: ``(module, optimizer, data_loader)``.
+
+        ``grad_sample_mode="ghost"`` returns ``(module, optimizer, criterion, data_loader)``, as in Opacus; all
+        modes are the one engine. With ``wrap_model=False`` the model stays as it is, and the first value is an
+        object with ``cleanup()``. ``method="dp-sat"`` or ``"sai"`` look for flat minima, at no cost in privacy
+        (see `Method`; ``sai`` needs ``steps``).
+        """
+        if noise_generator is not None and self.secure_mode:
+            raise ValueError("Passing seed is prohibited in secure mode")
+        _check_same_parameters(module, optimizer)
+        _check_one_process(module)
+        chosen = Method(method, rho, switch, noise_ratio)
+        wrapped = self._prepare_model(
+            module, batch_first, max_grad_norm, loss_reduction, grad_sample_mode, wrap_model
+        )
+        if poisson_sampling:
+            wrapped.forbid_grad_accumulation()
+        loader = self._prepare_data_loader(data_loader, poisson_sampling, batch_first, rand_on_empty)
+        sample_rate = 1 / len(loader)
+        private = self._prepare_optimizer(
+            optimizer=optimizer,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_batch_size=_expected(loader, sample_rate),
+            loss_reduction=loss_reduction,
+            clipping=clipping,
+            noise_generator=noise_generator,
+            grad_sample_mode=grad_sample_mode,
+            **kwargs,
+        )
+        self._connect(wrapped, private, chosen, steps)
+        kind = PoissonAccount if poisson_sampling else FixedBatchesAccount
+        account = kind(self.accountant, loader, sample_rate)
+        private.account = account
+        self._accounts.append(account)
+        self._seeded = self._seeded or noise_generator is not None
+        if "ghost" in grad_sample_mode:
+            loss = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
+            return (
+                wrapped,
+                private,
+                DPLossFastGradientClipping(wrapped, private, loss, loss_reduction),
+                loader,
+            )
+        return wrapped, private, loader
+
+    def make_private_with_epsilon(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any = None,
+        data_loader: DataLoader[Any],
+        target_epsilon: float,
+        target_delta: float,
+        epochs: int,
+        max_grad_norm: float | list[float],
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        poisson_sampling: bool = True,
+        clipping: str = "flat",
+        noise_generator: torch.Generator | None = None,
+        grad_sample_mode: str = "hooks",
+        wrap_model: bool = True,
+        method: str = "dp-sgd",
+        rho: float = 0.03,
+        switch: float | int = 0.4,
+        noise_ratio: float = 1.5,
+        **kwargs: Any,
+    ) -> Any:
+        """`make_private` with the noise at which so many epochs stay within the budget.
+
+        Guarantees: `get_epsilon` after these epochs is at most ``target_epsilon``. Fixed batches
+        (``poisson_sampling=False``) get the noise that they need, which is much more.
+        """
+        if len(self.accountant) > 0:
+            warnings.warn(
+                "You're calling make_private_with_epsilon with non-zero privacy budget already spent. Returned "
+                "noise_multiplier assumes zero starting point, so your overall privacy budget will be higher.",
+                PrivacyWarning,
+                stacklevel=2,
+            )  # fmt: skip
+        chosen = Method(method, rho, switch, noise_ratio)
+        batches = len(data_loader)
+        steps = int(epochs * batches + 1e-6)
+
+        def history(sigma: float) -> list[tuple[float, float, int]]:
+            if poisson_sampling:
+                return chosen.history(sigma, 1 / batches, steps)
+            whole = -(-steps // batches)  # passes over the data, a started one included
+            noise = [noise for noise, _, _ in chosen.history(sigma, 1.0, steps)]
+            # In a pass with both noises, either may be the one that an example meets: both are counted.
+            return [(each, 1.0, whole) for each in noise]
+
+        own: dict[str, Any] = {"alphas": kwargs.pop("alphas")} if "alphas" in kwargs else {}
+        if "epsilon_tolerance" in kwargs:
+            own["tolerance"] = kwargs.pop("epsilon_tolerance")
+        sigma = calibrated(
+            history, target_epsilon, target_delta, accountant=self.accountant.mechanism(), **own
+        )
+        return self.make_private(
+            module=module,
+            optimizer=optimizer,
+            criterion=criterion,
+            data_loader=data_loader,
+            noise_multiplier=sigma,
+            max_grad_norm=max_grad_norm,
+            batch_first=batch_first,
+            loss_reduction=loss_reduction,
+            poisson_sampling=poisson_sampling,
+            clipping=clipping,
+            noise_generator=noise_generator,
+            grad_sample_mode=grad_sample_mode,
+            wrap_model=wrap_model,
+            method=method,
+            rho=rho,
+            switch=switch,
+            noise_ratio=noise_ratio,
+            steps=steps,
+            **kwargs,
+        )
+
+    def _prepare_model(
+        self,
+        module: nn.Module,
+        batch_first: bool,
+        max_grad_norm: Any,
+        loss_reduction: str,
+        grad_sample_mode: str,
+        wrap_model: bool,
+    ) -> Any:
+        self.validate(module=module, optimizer=None, data_loader=None)
+        if wrap_model and isinstance(module, AbstractGradSampleModule):
+            fits = (
+                module.batch_first == batch_first
+                and module.loss_reduction == loss_reduction
+                and type(module) is get_gsm_class(grad_sample_mode)
+            )
+            if not fits:
+                raise ValueError(
+                    "Pre-existing GradSampleModule doesn't match new arguments. Got: module.batch_first: "
+                    f"{module.batch_first}, module.loss_reduction: {module.loss_reduction}, type(module): "
+                    f"{type(module)}. Requested: batch_first: {batch_first}, loss_reduction: {loss_reduction}, "
+                    f"grad_sample_mode: {grad_sample_mode}. Please pass vanilla nn.Module instead"
+                )
+            return module
+        extra = {"max_grad_norm": max_grad_norm} if "ghost" in grad_sample_mode else {}
+        return prepare_module(
+            module,
+            grad_sample_mode=grad_sample_mode,
+            wrap_model=wrap_model,
+            batch_first=batch_first,
+            loss_reduction=loss_reduction,
+            **extra,
+        )
+
+    def _prepare_data_loader(
+        self, data_loader: DataLoader[Any], poisson_sampling: bool, batch_first: bool, rand_on_empty: bool
+    ) -> DataLoader[Any]:
+        if self.dataset is None:
+            self.dataset = data_loader.dataset
+        elif self.dataset is not data_loader.dataset:
+            warnings.warn(
+                f"PrivacyEngine detected new dataset object. Was: {self.dataset}, got: {data_loader.dataset}. "
+                "Privacy accounting works per dataset, please initialize new PrivacyEngine if you're using "
+                "different dataset. You can ignore this warning if two datasets above represent the same "
+                "logical dataset",
+                PrivacyWarning,
+                stacklevel=3,
+            )  # fmt: skip
+        if poisson_sampling:
+            return DPDataLoader.from_data_loader(
+                data_loader,
+                generator=self.secure_rng,
+                batch_first=batch_first,
+                rand_on_empty=rand_on_empty,
+            )
+        warnings.warn(
+            "poisson_sampling=False: batches are fixed, and sampling adds nothing to the privacy. Each pass over the "
+            "data is accounted as one release without sampling. (Opacus accounts it as Poisson sampling.)",
+            PrivacyWarning,
+            stacklevel=3,
+        )  # fmt: skip
+        return counted(data_loader)
+
+    def _prepare_optimizer(
+        self,
+        *,
+        optimizer: Optimizer,
+        noise_multiplier: float,
+        max_grad_norm: Any,
+        expected_batch_size: int,
+        loss_reduction: str,
+        clipping: str,
+        noise_generator: Any,
+        grad_sample_mode: str,
+        **kwargs: Any,
+    ) -> DPOptimizer:
+        if isinstance(optimizer, DPOptimizer):
+            optimizer = optimizer.original_optimizer
+        kind = get_optimizer_class(clipping=clipping, distributed=False, grad_sample_mode=grad_sample_mode)
+        return kind(
+            optimizer,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_batch_size=expected_batch_size,
+            loss_reduction=loss_reduction,
+            generator=self.secure_rng if self.secure_mode else noise_generator,
+            secure_mode=self.secure_mode,
+            **kwargs,
+        )
+
+    def _connect(
+        self, wrapped: AbstractGradSampleHooks, optimizer: DPOptimizer, method: Method, steps: int | None
+    ) -> None:
+        """Let the backward pass clip at once, and take gradients where the method wants them."""
+        recorder = wrapped.recorder
+        if recorder is None:
+            return
+        recorder.batch_gradient = False
+        trained, own = optimizer.params, recorder.trainable()
+        if [id(p) for p in trained] == [id(p) for p in own]:
+            recorder.clip = optimizer.clip
+        if method.name != "dp-sgd":
+            if {id(p) for p in trained} != {id(p) for p in own}:
+                raise InputError(
+                    "method", method.name, "an optimizer over all trainable parameters of the module",
+                    problem="moves all weights", cure="Freeze the others: requires_grad_(False).",
+                )  # fmt: skip
+            search = FlatSearch(method, own, method.first_steps(steps))
+            optimizer.search = self._search = search
+            recorder.weights = search.weights
+
+    # --- accounting -------------------------------------------------------------------------------
+
+    def get_epsilon(self, delta: float) -> float:
+        """The ε at δ of all releases so far. Reading it changes nothing."""
+        return self.accountant.get_epsilon(delta)
+
+    def certificate(self, delta: float) -> dict[str, Any]:
+        """What is claimed, under which assumptions, and what speaks against it: plain values, for a file.
+
+        It rests on this process: nothing was written to a ledger on disk. `saltflat.fit` gives certificates
+        that others can verify.
+        """
+        return certified(self, self._accounts, delta)
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self,
+        *,
+        path: str | os.PathLike[str] | IO[bytes],
+        module: nn.Module,
+        optimizer: DPOptimizer | None = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        checkpoint_dict: dict[str, Any] | None = None,
+        module_state_dict_kwargs: dict[str, Any] | None = None,
+        torch_save_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """Save the state of module, optimizer and accountant: tensors and plain values, no code."""
+        found = dict(checkpoint_dict or {})
+        found["module_state_dict"] = module.state_dict(**(module_state_dict_kwargs or {}))
+        found["privacy_accountant_state_dict"] = self.accountant.state_dict()
+        if optimizer is not None:
+            found["optimizer_state_dict"] = optimizer.state_dict()
+        if noise_scheduler is not None:
+            found["noise_scheduler_state_dict"] = noise_scheduler.state_dict()
+        if grad_clip_scheduler is not None:
+            found["grad_clip_scheduler_state_dict"] = grad_clip_scheduler.state_dict()
+        if self._search is not None:
+            found["saltflat_method_state_dict"] = self._search.state_dict()
+        check_plain(found)
+        torch.save(found, path, **(torch_save_kwargs or {}))
+
+    def load_checkpoint(
+        self,
+        *,
+        path: str | os.PathLike[str] | IO[bytes],
+        module: nn.Module,
+        optimizer: DPOptimizer | None = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        module_load_dict_kwargs: dict[str, Any] | None = None,
+        torch_load_kwargs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Load what `save_checkpoint`, here or in Opacus, saved. Loading never executes code from the file."""
+        options = {**(torch_load_kwargs or {}), "weights_only": True}
+        checkpoint: dict[str, Any] = torch.load(path, **options)
+        module.load_state_dict(checkpoint["module_state_dict"], **(module_load_dict_kwargs or {}))
+        self.accountant.load_state_dict(checkpoint["privacy_accountant_state_dict"])
+        saved = checkpoint.pop("optimizer_state_dict", {})
+        if optimizer is not None and saved:
+            optimizer.load_state_dict(saved)
+        elif (optimizer is not None) != bool(saved):
+            warnings.warn(
+                f"optimizer_state_dict has {len(saved)} items but optimizer is "
+                f"{'' if optimizer is not None else 'not '}provided.", UserWarning, stacklevel=2,
+            )  # fmt: skip
+        for key, target in (
+            ("noise_scheduler_state_dict", noise_scheduler),
+            ("grad_clip_scheduler_state_dict", grad_clip_scheduler),
+            ("saltflat_method_state_dict", self._search),
+        ):
+            state = checkpoint.pop(key, {})
+            if target is not None and state:
+                target.load_state_dict(state)
+        return checkpoint
+
+
+def _expected(loader: DataLoader[Any], sample_rate: float) -> int:
+    """The divisor of a mean: the size of the data set is public here (zero-out adjacency)."""
+    return max(1, int(len(loader.dataset) * sample_rate))  # type: ignore[arg-type]
+
+
+def _check_same_parameters(module: nn.Module, optimizer: Optimizer) -> None:
+    own = {id(p) for p in module.parameters()}
+    for group in optimizer.param_groups:
+        if any(id(p) not in own for p in group["params"]):
+            raise ValueError("Module parameters are different than optimizer Parameters")
+
+
+def _check_one_process(module: nn.Module) -> None:
+    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise NotImplementedError(
+            f"{type(module).__name__}: saltflat.compat.opacus trains in one process, on one device."
+        )

@@ -1,0 +1,192 @@
+"""Is a model fit for private training, and what would make it so?"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
+
+from saltflat.compat.opacus.utils.module_utils import clone_module, trainable_modules
+from saltflat.compat.opacus.validators.errors import (
+    IllegalModuleConfigurationError,
+    ShouldReplaceModuleError,
+    UnsupportableModuleError,
+    UnsupportedModuleError,
+)
+from saltflat.errors import InputError
+from saltflat.models.friendly import make_private_friendly
+
+logger = logging.getLogger(__name__)
+
+
+class ModuleValidator:
+    """Checks and fixes models, by Opacus's names.
+
+    Layers that Opacus replaces because its hooks cannot see into them (LSTM, GRU, MultiheadAttention) stay as
+    they are: the engine computes them. What a list of layer types cannot find, a model whose own code mixes
+    examples, is refused at its first training batch.
+
+    >>> ModuleValidator.is_valid(nn.BatchNorm2d(4)), ModuleValidator.is_valid(nn.LSTM(3, 4))
+    (False, True)
+    """
+
+    VALIDATORS: ClassVar[dict[type[nn.Module], Callable[..., list[UnsupportedModuleError]]]] = {}
+    FIXERS: ClassVar[dict[type[nn.Module], Callable[..., nn.Module]]] = {}
+
+    @classmethod
+    def validate(cls, module: nn.Module, *, strict: bool = False) -> list[UnsupportedModuleError]:
+        """The faults of a model; with ``strict`` they are raised."""
+        errors: list[UnsupportedModuleError] = []
+        if not module.training:
+            errors.append(IllegalModuleConfigurationError("Model needs to be in training mode"))
+        for name, layer in module.named_modules():
+            if any(is_lazy(p) for p in layer.parameters(recurse=False)):
+                errors.append(
+                    IllegalModuleConfigurationError(
+                        f"{_place(name, layer)} has parameters that do not exist yet; run the model on synthetic data."
+                    )
+                )
+        for name, layer in trainable_modules(module):
+            own = cls.VALIDATORS.get(type(layer))
+            errors += own(layer) if own is not None else _faults(name, layer)
+        if strict and errors:
+            raise UnsupportedModuleError(errors)
+        return errors
+
+    @classmethod
+    def is_valid(cls, module: nn.Module) -> bool:
+        """Whether a model has no faults."""
+        return not cls.validate(module, strict=False)
+
+    @classmethod
+    def fix(cls, module: nn.Module, **kwargs: Any) -> nn.Module:
+        """A copy that can be trained privately, by `saltflat.models.make_private_friendly`: BatchNorm becomes
+        GroupNorm with the same scale and shift, running statistics go, activations stop working in place.
+
+        ``num_groups=`` chooses the groups; ``replace_bn_with_in=True`` takes InstanceNorm instead.
+        """
+        fixed = _with_chosen_norms(clone_module(module), **kwargs)
+        try:
+            fixed = make_private_friendly(fixed)
+        except InputError as error:
+            raise UnsupportableModuleError(str(error)) from error
+        for name, layer in list(trainable_modules(fixed)):
+            fixer = cls.FIXERS.get(type(layer))
+            if fixer is not None:
+                fixed = _with_replacement(fixed, name, fixer(layer, **kwargs))
+        before = dict(module.named_modules())
+        for name, layer in fixed.named_modules():
+            if name in before and type(layer) is not type(before[name]):
+                logger.info("Replaced sub_module %s : %s with %s", name, before[name], layer)
+        return fixed
+
+    @classmethod
+    def fix_and_validate(cls, module: nn.Module, **kwargs: Any) -> nn.Module:
+        """Fix, then raise what is left."""
+        fixed = cls.fix(module, **kwargs)
+        cls.validate(fixed, strict=True)
+        return fixed
+
+
+def _place(name: str, layer: nn.Module) -> str:
+    return f"{type(layer).__name__} ({name or 'the model itself'})"
+
+
+def _faults(name: str, layer: nn.Module) -> list[UnsupportedModuleError]:
+    if isinstance(layer, _BatchNorm):
+        return [
+            ShouldReplaceModuleError(
+                f"{_place(name, layer)} normalises each example by statistics of the whole batch, so examples mix. "
+                "ModuleValidator.fix replaces it by GroupNorm."
+            )
+        ]
+    if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+        return [
+            IllegalModuleConfigurationError(
+                f"{_place(name, layer)} stores running statistics of private data without noise."
+            )
+        ]
+    if isinstance(layer, nn.EmbeddingBag) and layer.max_norm is not None:
+        return [
+            IllegalModuleConfigurationError(
+                f"{_place(name, layer)} with max_norm rewrites the rows that were looked up, without noise."
+            )
+        ]
+    return []
+
+
+def _with_chosen_norms(
+    model: nn.Module, *, num_groups: int | None = None, replace_bn_with_in: bool = False, **_: Any
+) -> nn.Module:
+    """BatchNorm replaced as the caller asked, if they asked."""
+    if replace_bn_with_in and num_groups is not None:
+        raise ValueError("replace_bn_with_in and num_groups are mutually exclusive")
+    for name, layer in list(model.named_modules()):
+        if not isinstance(layer, _BatchNorm):
+            continue
+        if replace_bn_with_in:
+            model = _with_replacement(model, name, _instance_norm(layer))
+        elif num_groups is not None or type(layer) is not nn.BatchNorm1d:
+            # as many groups as Opacus takes, so that weights fit into models that were trained there
+            groups = math.gcd(32, layer.num_features) if num_groups is None else num_groups
+            model = _with_replacement(model, name, _group_norm(layer, groups))
+    return model
+
+
+def _group_norm(norm: _BatchNorm, groups: int) -> nn.GroupNorm:
+    new = nn.GroupNorm(groups, norm.num_features, norm.eps, affine=norm.affine)
+    if norm.affine:
+        new.weight, new.bias = norm.weight, norm.bias
+    return new.train(norm.training)
+
+
+def _instance_norm(norm: _BatchNorm) -> nn.Module:
+    kinds = {
+        nn.BatchNorm1d: nn.InstanceNorm1d,
+        nn.BatchNorm2d: nn.InstanceNorm2d,
+        nn.BatchNorm3d: nn.InstanceNorm3d,
+    }
+    for kind, replacement in kinds.items():
+        if isinstance(norm, kind):
+            return replacement(norm.num_features).train(norm.training)
+    raise UnsupportableModuleError(f"There is no InstanceNorm in the place of a {type(norm).__name__}.")
+
+
+def _with_replacement(root: nn.Module, name: str, new: nn.Module) -> nn.Module:
+    if not name:
+        return new
+    parent, _, last = name.rpartition(".")
+    root.get_submodule(parent)._modules[last] = new
+    return root
+
+
+def register_module_validator(
+    target: type[nn.Module] | Sequence[type[nn.Module]], validator_class: Any = ModuleValidator
+) -> Callable[..., Any]:
+    """A check of one's own for a type of layer."""
+
+    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+        for each in target if isinstance(target, Sequence) else [target]:
+            validator_class.VALIDATORS[each] = function
+        return function
+
+    return decorator
+
+
+def register_module_fixer(
+    target: type[nn.Module] | Sequence[type[nn.Module]], validator_class: Any = ModuleValidator
+) -> Callable[..., Any]:
+    """A replacement of one's own for a type of layer."""
+
+    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+        for each in target if isinstance(target, Sequence) else [target]:
+            validator_class.FIXERS[each] = function
+        return function
+
+    return decorator

@@ -1,0 +1,91 @@
+"""A look at a model through one of its calls: may it be trained, and can the tape follow it?
+
+`saltflat.engine.probe` wants a loss a row. A call whose loss somebody else computes gets one made up: a fixed
+combination of all numbers in a row of the outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+from saltflat.engine.passes import Call, Known
+from saltflat.engine.probe import examine, refuse_by_name
+from saltflat.errors import RefusedError
+
+
+class Acquaintance:
+    """What is known about a model, by the form of its calls; the first call of a form is looked at closely."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Known] = {}
+
+    def with_call(self, call: Call) -> Known:
+        """What is known about calls like this one. Refuses a model that mixes examples."""
+        trainable = tuple(p.requires_grad for p in call.model.parameters())
+        form = call.form(), trainable
+        general = self._known.get(form)
+        # Where a unit has one row throughout, other sizes of the input change nothing that was looked at.
+        if general is not None and (general.facts.off_tape or general.facts.ratios in (None, frozenset({1}))):
+            return general
+        exact = self._known.get((form, call.sizes()))
+        if exact is not None:
+            return exact
+        known = _looked_at(call)
+        self._known[form, call.sizes()] = known
+        self._known.setdefault(form, known)
+        return known
+
+
+def _looked_at(call: Call) -> Known:
+    refuse_by_name(call.model)
+    known = Known()
+    if call.dim:  # every unit is run on its own: none can see another
+        known.facts.off_tape = known.facts.examined = True
+        return known
+    places = call.rows_at
+    rows = tuple(call.leaves[i].detach() for i in places)
+    found = examine(
+        _RowsOf(call, places), _made_up_losses, rows, torch.zeros(call.units, device=rows[0].device)
+    )
+    facts = known.facts
+    facts.off_tape, facts.needs_company, facts.ratios = found.off_tape, found.needs_company, found.ratios
+    facts.examined = True
+    return known
+
+
+class _RowsOf(nn.Module):
+    """The model as a function of its rows alone, with those outputs that have rows."""
+
+    def __init__(self, call: Call, places: list[int]) -> None:
+        super().__init__()
+        self.model = call.model
+        self._call, self._places = call, places
+
+    def forward(self, *rows: Tensor) -> dict[str, Tensor]:
+        out = self._call.filled(self.model, dict(zip(self._places, rows)))
+        found = {
+            str(i): t
+            for i, t in enumerate(tree_flatten(out)[0])
+            if isinstance(t, Tensor) and t.is_floating_point() and t.dim() > 0 and len(t) == len(rows[0])
+        }
+        if not found:
+            raise RefusedError(
+                "This model",
+                "none of its outputs has one row per example in the first dimension.",
+                "Return a tensor whose first dimension is the batch, and compute the loss outside the model.",
+            )
+        return found
+
+
+def _made_up_losses(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+    total = torch.zeros_like(targets)
+    for place, rows in outputs.items():
+        flat = rows.reshape(len(rows), -1)
+        count = torch.arange(flat.shape[1], device=flat.device, dtype=flat.dtype)
+        total = total + (flat * torch.cos(count * 0.7 + int(place))).sum(1) / math.sqrt(flat.shape[1])
+    return total

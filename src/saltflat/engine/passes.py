@@ -1,0 +1,463 @@
+"""Forward passes whose loss somebody else computes: the engine inside a training loop that is not its own.
+
+`clipped_sum` runs forward and backward at once. A loop of the usual form calls the model, then a loss, then
+``loss.backward()``. Here the model's call becomes one node of the caller's autograd graph. What happens in
+it is the tape's, in micro-batches and lanes; when the backward pass arrives at the node with the gradients of the
+outputs, each micro-batch runs its own backward pass and leaves the uses of its weights, or at once their
+clipped sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from saltflat.engine import lanes
+from saltflat.engine import rules as _rules
+from saltflat.engine.batch import Facts
+from saltflat.engine.calling import has_compiled_parts, without_compilation
+from saltflat.engine.clipped_sum import (
+    LARGEST_MICRO_BATCH,
+    MICRO_BATCH_BYTES,
+    WORTH_LANES,
+    clip_factors,
+    micro_batches,
+    weigh,
+)
+from saltflat.engine.clipping import ClippingFunction
+from saltflat.engine.tape import OffTapeError, Tape, gradients_of
+from saltflat.engine.uses import DirectUse, Use, merged
+from saltflat.engine.workspace import Workspace
+from saltflat.errors import RefusedError
+
+assert _rules  # importing them registers them
+
+Uses = dict[int, Use]
+"""By the id of the parameter."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """How gradients are to be clipped: a function, its norm, and what tells two of them apart."""
+
+    function: ClippingFunction = field(compare=False)
+    norm: float
+    key: Any = None
+
+
+@dataclass
+class Known:
+    """What was learned about a model on one form of input."""
+
+    facts: Facts = field(default_factory=Facts)
+    rowwise: bool | None = None  # every output has the rows of the input, in their order
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a model: its arguments as leaves, and which of them hold one row a unit.
+
+    ``run`` calls the model, or a lane's copy of it. ``dim`` is where the units are.
+    """
+
+    model: nn.Module
+    run: Callable[..., Any]
+    leaves: list[Any]
+    spec: TreeSpec
+    units: int
+    dim: int = 0
+
+    @staticmethod
+    def of(
+        model: nn.Module, run: Callable[..., Any], args: Any, kwargs: dict[str, Any], dim: int = 0
+    ) -> Call | None:
+        """The call, or None where no argument holds rows."""
+        found, spec = tree_flatten((args, kwargs))
+        sizes = [t.shape[dim] for t in found if isinstance(t, Tensor) and t.dim() > dim]
+        if not sizes:
+            return None
+        return Call(model, run, found, spec, sizes[0], dim)
+
+    @property
+    def rows_at(self) -> list[int]:
+        """The leaves that hold one row a unit; others are the same for all."""
+        return [
+            i
+            for i, t in enumerate(self.leaves)
+            if isinstance(t, Tensor) and t.dim() > self.dim and t.shape[self.dim] == self.units
+        ]
+
+    def filled(self, model: nn.Module, values: dict[int, Tensor]) -> Any:
+        """Call the model with some leaves replaced."""
+        leaves = [values.get(i, leaf) for i, leaf in enumerate(self.leaves)]
+        args, kwargs = tree_unflatten(leaves, self.spec)
+        return self.run(model, *args, **kwargs)
+
+    def some(self, part: slice) -> dict[int, Tensor]:
+        """The rows of some units, as tensors of their own; gradients are asked at those that ask for one."""
+        found = {}
+        for i in self.rows_at:
+            leaf = self.leaves[i].detach().narrow(self.dim, part.start, part.stop - part.start)
+            found[i] = leaf.requires_grad_(self.leaves[i].requires_grad)
+        return found
+
+    def form(self) -> Any:
+        """What the facts about a model depend on, sizes apart."""
+        kinds = tuple((i, self.leaves[i].dim(), self.leaves[i].dtype) for i in self.rows_at)
+        return kinds, tuple((m.training) for m in self.model.modules()), self.spec
+
+    def sizes(self) -> Any:
+        """The sizes of the leaves that hold rows, the number of units apart."""
+        return tuple(tuple(self.leaves[i].shape[1:]) for i in self.rows_at)
+
+
+@dataclass
+class Part:
+    """Some rows of a call: what came out, and how to go back."""
+
+    rows: slice
+    inputs: dict[int, Tensor]
+    outputs: list[Tensor]
+    spec: TreeSpec
+    everything: list[Any]  # the leaves of the output, tensors or not
+    back: Callable[[list[Tensor], list[Tensor], bool], tuple[Uses, list[Tensor | None]] | None]
+
+    @property
+    def units(self) -> int:
+        return self.rows.stop - self.rows.start
+
+
+class Pass:
+    """One call of a model, forward and backward.
+
+    ``clip`` is asked in the backward pass how to clip; where it gives None, the uses are kept instead of a sum.
+    ``arrived`` is called when the backward pass is over. Gradients of outputs are multiplied by ``scale`` first:
+    a mean over n rows becomes a sum. ``weights`` are used in place of the parameters' own, if given.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        parameters: Sequence[nn.Parameter],
+        known: Known,
+        *,
+        scale: float,
+        clip: Callable[[], Clip | None],
+        arrived: Callable[[Pass], None],
+        weights: Sequence[Tensor] | None = None,
+    ) -> None:
+        self.call, self.parameters, self.known, self.scale = call, list(parameters), known, scale
+        self._clip, self._arrived, self.weights = clip, arrived, weights
+        self.chance = torch.get_rng_state() if known.facts.draws is not False else None
+        self.parts: list[Part] = []
+        self._taken: list[Workspace] = []
+        self.grads: list[Tensor] = []  # of the outputs, once they are known
+        self.wanted: list[int] = []  # which outputs have one
+        # After the backward pass: the uses of each micro-batch in order, or their clipped sums and norms.
+        self.uses: list[tuple[int, Uses]] = []
+        self.clipped: tuple[Clip, dict[int, Tensor], Tensor] | None = None
+
+    # --- forward --------------------------------------------------------------------------------
+
+    def forward(self) -> Any:
+        """The model's outputs, as part of the caller's graph."""
+        with with_weights(self.parameters, self.weights):
+            self.parts = self._run_all()
+        first = self.parts[0]
+        floating = [i for i, t in enumerate(first.everything) if _asks(t)]
+        joined = [self._joined(i) for i in range(len(first.everything))]
+        asking = [self.call.leaves[i] for i in self._asking()]
+        anchor = torch.zeros((), requires_grad=True, device=self.parameters[0].device)
+        nodes = _Node.apply(self, [joined[i] for i in floating], anchor, *asking)
+        for i, node in zip(floating, nodes):
+            joined[i] = node
+        return tree_unflatten(joined, first.spec)
+
+    def _asking(self) -> list[int]:
+        """The leaves at which the caller wants gradients."""
+        return [i for i in self.call.rows_at if self.call.leaves[i].requires_grad]
+
+    def _joined(self, leaf: int) -> Any:
+        values = [part.everything[leaf] for part in self.parts]
+        if len(values) == 1:
+            return values[0].detach() if isinstance(values[0], Tensor) else values[0]
+        return torch.cat([value.detach() for value in values])
+
+    def _run_all(self) -> list[Part]:
+        facts, units = self.known.facts, self.call.units
+        lanes.keep_freed_memory()
+        facts.layouts.clear()  # the weights have changed since
+        if facts.one_lane is None or not self.known.rowwise or facts.off_tape or self.call.dim:
+            before = torch.get_rng_state()
+            found = [self._run(self.call.model, slice(0, units), self._workspace())]
+            if facts.draws is None:
+                facts.draws = not torch.equal(before, torch.get_rng_state())
+                facts.one_lane = facts.draws or has_compiled_parts(self.call.model)
+                self.known.rowwise = all(
+                    isinstance(t, Tensor) and t.dim() > 0 and len(t) == units for t in found[0].everything
+                )
+            return found
+        size, many = self._sizes()
+        slices = list(micro_batches(units, size, many, 1))
+        models = lanes.copies(self.call.model, many) if many > 1 else [self.call.model]
+        if models is None:
+            facts.one_lane = True
+            return self._run_all()
+        try:
+            dealt = lanes.run(
+                [partial(self._run_some, model, slices[i::many], many > 1) for i, model in enumerate(models)]
+            ) if many > 1 else [self._run_some(models[0], slices, False)]  # fmt: skip
+        except lanes.SharedRowsError:
+            facts.one_lane = True
+            return self._run_all()
+        return sorted((part for some in dealt for part in some), key=lambda part: part.rows.start)
+
+    def _sizes(self) -> tuple[int, int]:
+        """How many units a micro-batch has, and how many lanes there are."""
+        facts, units = self.known.facts, self.call.units
+        alone = facts.one_lane or units * facts.unit_bytes < WORTH_LANES
+        many = 1 if alone else min(lanes.lane_count(self.parameters), units)
+        if facts.draws:  # random draws would depend on how the rows are dealt out
+            return units, 1
+        fits = MICRO_BATCH_BYTES // many // max(facts.unit_bytes, 1)
+        return min(LARGEST_MICRO_BATCH, 1 << max(fits.bit_length() - 1, 4)), many
+
+    def _run_some(self, model: nn.Module, slices: Sequence[slice], in_company: bool) -> list[Part]:
+        workspace = self._workspace()
+        return [self._run(model, rows, workspace, in_company) for rows in slices]
+
+    def _workspace(self) -> Workspace:
+        spare = self.known.facts.workspaces
+        workspace = spare.pop() if spare else Workspace(self.known.facts.layouts)
+        workspace.notes.clear()
+        self._taken.append(workspace)
+        return workspace
+
+    def _run(self, model: nn.Module, rows: slice, workspace: Workspace, in_company: bool = False) -> Part:
+        facts = self.known.facts
+        if facts.off_tape or self.call.dim or (facts.needs_company and rows.stop - rows.start == 1):
+            return self._run_apart(rows)
+        inputs = self.call.some(rows)
+        tape = Tape(self.parameters, rows.stop - rows.start, workspace, in_company, facts.weighing)
+        tape.mark(inputs.values())
+        try:
+            with torch.enable_grad(), without_compilation(model), tape:
+                out = self.call.filled(model, inputs)
+        except OffTapeError:
+            facts.off_tape = True
+            return self._run_apart(rows)
+        everything, spec = tree_flatten(out)
+        outputs = [t for t in everything if _asks(t)]
+
+        def back(
+            grads: list[Tensor], wanted: list[Tensor], keep: bool
+        ) -> tuple[Uses, list[Tensor | None]] | None:
+            asked = [t for t in inputs.values() if t.requires_grad]
+            pulled = tape.pulled_to(asked, wanted, grads, keep)
+            if pulled is None:
+                return None
+            uses = tape.collected()
+            if facts.weighing is not None:
+                weigh({str(key): use for key, use in uses.items()}, rows.stop - rows.start, facts)
+            return uses, pulled
+
+        return Part(rows, inputs, outputs, spec, everything, back)
+
+    def _run_apart(self, rows: slice) -> Part:
+        """Every unit with weights of its own: by vmap, or one after the other."""
+        from saltflat.engine.apart import run_apart
+
+        return run_apart(self.call, self.parameters, rows)
+
+    # --- backward -------------------------------------------------------------------------------
+
+    def backward(self, grads: Sequence[Tensor | None], keep_graph: bool) -> list[Tensor | None]:
+        """From the gradients of the outputs to those of the inputs; uses or clipped sums stay behind."""
+        self.wanted = [i for i, grad in enumerate(grads) if grad is not None]
+        self.grads = [grad.detach() * self.scale for grad in grads if grad is not None]
+        clip = self._clip()
+        with with_weights(self.parameters, self.weights):
+            done = self._in_lanes(partial(self._go_back, clip, keep_graph), clip is not None)
+        self.uses = [(part.units, uses) for part, uses, _, _ in done]
+        if clip is not None:
+            self.uses = []
+            self.clipped = clip, _added([sums[0] for _, _, sums, _ in done]), torch.cat(
+                [sums[1] for _, _, sums, _ in done]
+            )  # fmt: skip
+        if not keep_graph:
+            self.parts = []
+            self.known.facts.workspaces.extend(self._taken)
+            self._taken = []
+        self._arrived(self)
+        columns = zip(*[inputs for _, _, _, inputs in done])
+        return [None if column[0] is None else torch.cat(column) / self.scale for column in columns]
+
+    def _in_lanes(self, work: Callable[[Part], Any], safe: bool) -> list[Any]:
+        parts = self.parts
+        many = min(lanes.lane_count(self.parameters), len(parts))
+        if many < 2 or self.known.facts.one_lane:
+            return [work(part) for part in parts]
+        dealt = lanes.run(
+            [partial(lambda some: [work(p) for p in some], parts[i::many]) for i in range(many)]
+        )
+        return sorted((each for some in dealt for each in some), key=lambda each: each[0].rows.start)
+
+    def _go_back(self, clip: Clip | None, keep_graph: bool, part: Part) -> Any:
+        grads = [
+            grad if len(self.parts) == 1 else grad[part.rows] for grad in self.grads
+        ]  # rows of their own, where there are several parts
+        found = part.back(grads, [part.outputs[i] for i in self.wanted], keep_graph)
+        if found is None:
+            self.known.facts.off_tape = True
+            found = self._again(part, grads)
+        uses, inputs = found
+        sums = clipped_uses(self.parameters, uses, part.units, clip) if clip is not None else ({}, None)
+        return part, ({} if clip is not None else uses), sums, inputs
+
+    def _again(self, part: Part, grads: list[Tensor]) -> tuple[Uses, list[Tensor | None]]:
+        """What escaped the tape, computed unit by unit."""
+        if not self.known.rowwise:
+            raise RefusedError(
+                "This model",
+                "an operation hides its gradients from the engine, and an output is not one row per example.",
+                "Return the outputs row by row, and compute the loss outside the model.",
+            )
+        apart = self._run_apart(part.rows)
+        found = apart.back(grads, [apart.outputs[i] for i in self.wanted], False)
+        assert found is not None
+        return found
+
+    # --- afterwards -----------------------------------------------------------------------------
+
+    def kept(self) -> list[tuple[int, Uses]]:
+        """The uses of each micro-batch; computed again if only their sum was kept."""
+        if self.clipped is None:
+            return self.uses
+        again = Pass(
+            self.call, self.parameters, replace(self.known), scale=self.scale, clip=lambda: None,
+            arrived=lambda _: None, weights=self.weights,
+        )  # fmt: skip
+        with torch.random.fork_rng(devices=[]), with_weights(self.parameters, self.weights):
+            if self.chance is not None:
+                torch.set_rng_state(self.chance)
+            again.parts = again._run_all()
+            again.wanted, again.grads = self.wanted, self.grads
+            return [(part.units, again._go_back(None, False, part)[1]) for part in again.parts]
+
+
+def _asks(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+class _Node(torch.autograd.Function):
+    """The model's call in the caller's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Pass, outputs: list[Tensor], anchor: Tensor, *inputs: Tensor) -> Any:
+        ctx.run = run
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        keep = bool(torch._C._autograd._get_current_graph_task_keep_graph())
+        run: Pass = ctx.run
+        if not run.parts:
+            raise RuntimeError(
+                "The graph of the model's call was freed by an earlier backward pass; "
+                "call backward(retain_graph=True) there."
+            )
+        if all(grad is None for grad in grads):
+            return None, None, None, *[None] * (len(ctx.needs_input_grad) - 3)
+        return None, None, None, *run.backward(grads, keep)
+
+
+def clipped_uses(
+    parameters: Sequence[nn.Parameter], uses: Uses, units: int, clip: Clip
+) -> tuple[dict[int, Tensor], Tensor]:
+    """The clipped sum of a micro-batch by parameter id, and each unit's norm; the uses are used up."""
+    named = {str(i): p for i, p in enumerate(parameters)}
+    own = {name: uses.pop(id(p)) for name, p in named.items() if id(p) in uses}
+    with torch.no_grad():
+        norms, factors = clip_factors(named, own, units, clip.norm, clip.function)
+        sums = {}
+        for name in list(own):
+            sums[id(named[name])] = own.pop(name).weighted_sum(factors[name])
+    return sums, norms
+
+
+def _added(sums: Sequence[dict[int, Tensor]]) -> dict[int, Tensor]:
+    total: dict[int, Tensor] = {}
+    for each in sums:
+        for key, value in each.items():
+            total[key] = total[key].add_(value) if key in total else value
+    return total
+
+
+def merged_passes(
+    parameters: Sequence[nn.Parameter], passes: Sequence[list[tuple[int, Uses]]]
+) -> list[tuple[int, Uses]]:
+    """Several calls on the same units, as one: unit i's gradient is the sum over the calls."""
+    if len(passes) == 1:
+        return passes[0]
+    if all(len(parts) == 1 and parts[0][0] == passes[0][0][0] for parts in passes):
+        units = passes[0][0][0]
+        joined: Uses = {}
+        for p in parameters:
+            own = [parts[0][1][id(p)] for parts in passes if id(p) in parts[0][1]]
+            if own:
+                joined[id(p)] = merged(own)
+        return [(units, joined)]
+    units = max(sum(count for count, _ in parts) for parts in passes)
+    total: Uses = {}
+    for p in parameters:
+        grads = torch.zeros(units, *p.shape, dtype=p.dtype, device=p.device)
+        for parts in passes:
+            own_grads = gradients_in(p, parts)
+            grads[: len(own_grads)] += own_grads
+        total[id(p)] = DirectUse(grads, rule="several calls")
+    return [(units, total)]
+
+
+def gradients_in(parameter: nn.Parameter, parts: Sequence[tuple[int, Uses]]) -> Tensor:
+    """The gradients of one parameter, one row a unit."""
+    rows = []
+    with torch.no_grad():
+        for units, uses in parts:
+            use = uses.get(id(parameter))
+            if use is None:
+                rows.append(
+                    torch.zeros(units, *parameter.shape, dtype=parameter.dtype, device=parameter.device)
+                )
+            else:
+                rows.append(use.gradients().reshape(units, *parameter.shape))
+    return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+
+@contextmanager
+def with_weights(parameters: Sequence[nn.Parameter], weights: Sequence[Tensor] | None) -> Iterator[None]:
+    """The parameters with other numbers inside the block; nothing is copied."""
+    if weights is None:
+        yield
+        return
+    before = [p.data for p in parameters]
+    try:
+        for p, weight in zip(parameters, weights, strict=True):
+            p.data = weight
+        yield
+    finally:
+        for p, value in zip(parameters, before, strict=True):
+            p.data = value
+
+
+__all__ = [
+    "Call", "Clip", "Known", "Part", "Pass", "Uses", "clipped_uses", "gradients_in", "gradients_of",
+    "merged_passes", "with_weights",
+]  # fmt: skip
