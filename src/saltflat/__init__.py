@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from saltflat.report import report
     from saltflat.training.evaluate_privately import evaluate_privately
     from saltflat.training.fit import fit, steps
+    from saltflat.training.gradients import check_gradients
     from saltflat.training.prepare import layer_rules
     from saltflat.training.run import Run
     from saltflat.training.trials import Tuned
@@ -53,6 +54,7 @@ _HOMES = {
     "Run": "saltflat.training.run",
     "SaltflatError": "saltflat.errors",
     "Tuned": "saltflat.training.trials",
+    "check_gradients": "saltflat.training.gradients",
     "clipped_sum": "saltflat.engine",
     "evaluate_privately": "saltflat.training.evaluate_privately",
     "federate": "saltflat.federated.run",
@@ -91,6 +93,7 @@ __all__ = [
     "__version__",
     "accounting",
     "audit",
+    "check_gradients",
     "clipped_sum",
     "data",
     "evaluate_privately",
