@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from saltflat.report import report
     from saltflat.training.evaluate_privately import evaluate_privately
     from saltflat.training.fit import fit, steps
+    from saltflat.training.gradients import check_gradients
     from saltflat.training.prepare import layer_rules
     from saltflat.training.run import Run
     from saltflat.training.trials import Tuned
@@ -57,6 +58,7 @@ _HOMES = {
     "Run": "saltflat.training.run",
     "SaltflatError": "saltflat.errors",
     "Tuned": "saltflat.training.trials",
+    "check_gradients": "saltflat.training.gradients",
     "clipped_sum": "saltflat.engine",
     "evaluate_privately": "saltflat.training.evaluate_privately",
     "federate": "saltflat.federated.run",
@@ -98,6 +100,7 @@ __all__ = [
     "__version__",
     "accounting",
     "audit",
+    "check_gradients",
     "clipped_sum",
     "data",
     "estimators",

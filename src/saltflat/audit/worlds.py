@@ -188,7 +188,7 @@ class Subject:
                 session = prepare_rounds(
                     self.model, _clients(rows, numbers), plan.changed(federation=ONE_STEP),
                     loss_fn=loss, optimizer=lambda parameters: Watching(parameters, trace, rate),
-                    seed=seed, randomness=self.randomness, together=1,
+                    seed=seed, randomness=self.randomness, together=1, check_gradients=False,
                 )  # fmt: skip
             else:
                 session = prepare(
@@ -196,6 +196,7 @@ class Subject:
                     loss_fn=loss, optimizer=lambda parameters: Watching(parameters, trace, rate),
                     groups=numbers // ROWS_A_PERSON if people else None,
                     seed=seed, micro_batch=micro_batch, randomness=self.randomness,
+                    check_gradients=False,  # models without gradients are part of it
                 )  # fmt: skip
         trace.rows.clear()  # those of the checks before the start
         trace.ledger = session.ledger

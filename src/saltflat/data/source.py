@@ -7,7 +7,7 @@ plan's sampling, because the privacy event depends on how they are drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
@@ -104,7 +104,10 @@ class Surveyed(Source, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DatasetSource:
-    """Any map-style ``Dataset`` of ``(input, target)`` pairs, read row by row and collated."""
+    """Any map-style ``Dataset`` of ``(input, target)`` pairs, read row by row and collated.
+
+    Rows may also be dicts with a column ``labels`` or ``label``, as tokenised texts usually are.
+    """
 
     dataset: Dataset[Any]
     collate: Callable[[list[Any]], Any] = default_collate
@@ -115,7 +118,12 @@ class DatasetSource:
     def fetch(self, indices: Tensor) -> tuple[Any, Tensor]:
         """The rows at ``indices``. An empty request is answered from the shape of the first row."""
         rows = [self.dataset[int(i)] for i in indices] or [self.dataset[0]]
-        batch = self.collate(rows)
+        if self.collate is default_collate and isinstance(rows[0], Mapping):
+            batch: Any = _columns_of(rows)
+        else:
+            batch = self.collate(rows)
+        if isinstance(batch, Mapping):
+            batch = inputs_and_labels(batch)
         if not (isinstance(batch, tuple | list) and len(batch) == 2):
             raise InputError(
                 "data", type(batch).__name__, "rows of the form (input, target)",
@@ -134,9 +142,13 @@ def as_source(data: Any) -> Source:
 
     >>> len(as_source((np.zeros((4, 2), dtype="float32"), np.zeros(4, dtype="int64"))))
     4
+    >>> len(as_source({"input_ids": torch.zeros(3, 5, dtype=torch.long), "labels": torch.zeros(3, dtype=torch.long)}))
+    3
     """
     if isinstance(data, DataLoader):
         return _from_loader(data)
+    if isinstance(data, Mapping) and any(name in data for name in LABELS):
+        data = inputs_and_labels(data)
     if isinstance(data, Examples) or (isinstance(data, Source) and not isinstance(data, Dataset)):
         source: Source = data
     elif isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], Dataset):
@@ -160,7 +172,7 @@ def as_source(data: Any) -> Source:
     else:
         raise InputError(
             "data", data,
-            "a pair (inputs, targets) of tensors or arrays, a map-style Dataset, or a DataLoader",
+            "a pair (inputs, targets) of tensors or arrays, columns with labels, a map-style Dataset, or a DataLoader",
             problem="is not a data set",
         )  # fmt: skip
     if len(source) == 0:
@@ -215,9 +227,46 @@ def map_tensors(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
+LABELS = ("labels", "label")
+"""Columns that hold the targets of tokenised texts, as Hugging Face names them."""
+
+
+def inputs_and_labels(columns: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Columns that are named inputs of a model, and the one that holds the labels.
+
+    >>> inputs_and_labels({"input_ids": [[1, 2]], "attention_mask": [[1, 1]], "label": [0]})
+    ({'input_ids': [[1, 2]], 'attention_mask': [[1, 1]]}, [0])
+    """
+    found = [name for name in LABELS if name in columns]
+    if len(found) != 1:
+        raise InputError(
+            "data", ", ".join(map(str, columns)), "one column 'labels' or 'label' beside the model's inputs",
+            problem="are its columns",
+        )  # fmt: skip
+    return {name: value for name, value in columns.items() if name != found[0]}, columns[found[0]]
+
+
+def _columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Rows that are dicts, as one dict of tensors. Lists of numbers are rows too, which torch would turn around."""
+    columns = {}
+    for name in rows[0]:
+        try:
+            columns[name] = torch.stack([torch.as_tensor(row[name]) for row in rows])
+        except (TypeError, ValueError, RuntimeError, KeyError) as error:
+            raise InputError(
+                "data", str(name), "columns of numbers, of one shape in all rows",
+                problem=f"is a column that cannot be a tensor ({error})",
+                cure="Leave it out (dataset.remove_columns), and pad texts to one length.",
+            ) from error  # fmt: skip
+    return columns
+
+
 def _to_tensors(value: Any) -> Any:
+    if isinstance(value, Mapping):  # also what a tokenizer returns, which is no dict
+        return {
+            name: torch.as_tensor(column) if isinstance(column, list) else _to_tensors(column)
+            for name, column in value.items()
+        }
     if isinstance(value, np.ndarray) and value.dtype == np.float64:
         return torch.as_tensor(value, dtype=torch.get_default_dtype())  # what a torch model expects
-    if isinstance(value, dict | tuple):
-        return map_tensors(_to_tensors, value)
-    return value
+    return map_tensors(_to_tensors, value) if isinstance(value, tuple) else value

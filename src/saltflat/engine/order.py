@@ -59,7 +59,8 @@ def keeps_order(
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
         return not holds_rows(repeats)
     if name in ("cat", "concat", "concatenate"):  # one batch after the other, not unit after unit
-        first = args[0] if args else kwargs["tensors"]
+        # torch passes over an empty vector, as a cache of keys holds before its first token
+        first = [t for t in (args[0] if args else kwargs["tensors"]) if t.shape != (0,)]
         batches = len(first) > 1 and all(t.dim() > 0 and len(t) % units == 0 for t in first)
         return not batches or _dimension(args, kwargs) % first[0].dim() != 0
     return name not in _RAGGED and not (name == "where" and len(args) + len(kwargs) == 1)

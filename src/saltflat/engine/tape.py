@@ -68,14 +68,35 @@ def faster(*functions: Any) -> Callable[[Rule], Rule]:
 
 def unwatched(backward: Callable[..., Any]) -> Callable[..., Any]:
     """The arithmetic of a rule's backward pass, which the tape need not see: it watches there for checkpoints,
-    and a call for every operation would take its time."""
+    and a call for every operation would take its time.
+
+    What was saved is fetched before: in a checkpoint, that is what runs its part forward again, and the tape must
+    see it.
+    """
 
     @functools.wraps(backward)
-    def quietly(*args: Any) -> Any:
+    def quietly(ctx: Any, *grads: Any) -> Any:
+        fetched = _Fetched(ctx, ctx.saved_tensors)
         with torch._C.DisableTorchFunction():
-            return backward(*args)
+            return backward(fetched, *grads)
 
     return quietly
+
+
+class _Fetched:
+    """The context of a backward pass, with its saved tensors at hand: they can be fetched once only."""
+
+    __slots__ = ("ctx", "saved_tensors")
+
+    def __init__(self, ctx: Any, saved: tuple[Tensor, ...]) -> None:
+        object.__setattr__(self, "ctx", ctx)
+        object.__setattr__(self, "saved_tensors", saved)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ctx, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.ctx, name, value)
 
 
 class OffTapeError(Exception):

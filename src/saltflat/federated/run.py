@@ -29,6 +29,7 @@ from saltflat.training.build import build_mechanism
 from saltflat.training.checks import check_alone, check_evaluation, check_settings, check_solved, placed
 from saltflat.training.evaluate import evaluate as measure
 from saltflat.training.fit import completed
+from saltflat.training.gradients import require_gradients
 from saltflat.training.keep import EVERY
 from saltflat.training.losses import check_targets, cross_entropy, default_loss
 from saltflat.training.prepare import LoopWith, Session, opened_session
@@ -56,6 +57,7 @@ class FederatedSettings(TypedDict, total=False):
     together: int | None
     diagnostics: Diagnostics | None
     optimizer: Any
+    check_gradients: Any
 
 
 def prepare_rounds(
@@ -128,6 +130,7 @@ def federate(
     account: AccountName = None,
     together: int | None = None,
     diagnostics: Diagnostics | None = None,
+    check_gradients: Any = True,
     facts: dict[str, Any] | None = None,
 ) -> Run:
     """Train ``model`` over ``clients`` as ``plan`` says; the unit that is protected is the client.
@@ -157,7 +160,7 @@ def federate(
         model, clients, plan, evaluate,
         loss_fn=loss_fn, public=public, out=out, device=device, seed=seed, randomness=randomness, resume=resume,
         checkpoint_every=checkpoint_every, account=account, together=together, diagnostics=diagnostics,
-        facts=facts,
+        check_gradients=check_gradients, facts=facts,
     )  # fmt: skip
     loop, folder = session.loop, session.folder
     if diagnostics is not None and folder is not None:
@@ -231,8 +234,11 @@ def _engine(
     targets = source.targets if isinstance(source, Examples) else first
     check_targets(targets, getattr(source, "num_classes", None), loss_fn)
     loss = loss_fn if loss_fn is not None else default_loss(first)
-    engine = Simulation(model, clients, loss, where, together=settings.get("together"))
-    return _rehearsed(engine), loss
+    engine = _rehearsed(Simulation(model, clients, loss, where, together=settings.get("together")))
+    require_gradients(
+        model, *source.fetch(torch.tensor([0])), loss, where, settings.get("check_gradients", True)
+    )
+    return engine, loss
 
 
 def _rehearsed(engine: Simulation) -> Simulation:

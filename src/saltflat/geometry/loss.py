@@ -20,7 +20,7 @@ from saltflat.engine.calling import check_losses, take, without_compilation
 from saltflat.errors import InputError, check_count
 from saltflat.geometry.rows import Rows, as_rows
 from saltflat.geometry.smooth import Smooth, plain_attention, pooled_first, without_weights
-from saltflat.training.losses import default_loss
+from saltflat.training.losses import default_loss, found_logits
 
 MICRO_BATCH = 32  # what a core's cache holds of a small network: 8, 16 and 64 were no faster
 SHORT_MICRO_BATCH = 128  # the same in bfloat16, without gradients
@@ -140,10 +140,10 @@ class Loss:
             with torch.no_grad(), Smooth():
                 outputs = functional_call(model, weights, *_arguments(inputs))
                 if self._short:
-                    outputs = map_tensors(lambda t: t.float() if t.is_floating_point() else t, outputs)
+                    outputs = map_tensors(_longer, outputs)
                 total = self._losses(outputs, targets).double().sum()
-                logits = outputs[0] if isinstance(outputs, tuple) else outputs
-                if targets.is_floating_point() or not isinstance(logits, Tensor) or logits.dim() != 2:
+                logits = found_logits(outputs)
+                if targets.is_floating_point() or logits is None or logits.dim() != 2:
                     return [total]
                 return [total, (logits.argmax(1) == targets).double().sum()]
 
@@ -265,6 +265,11 @@ def _gradients(total: Tensor, leaves: dict[str, Tensor], create_graph: bool = Fa
     """The gradient of each weight; zeros for one that the loss does not depend on."""
     found = torch.autograd.grad(total, list(leaves.values()), create_graph=create_graph, allow_unused=True)
     return tuple(torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves.values()))
+
+
+def _longer(value: Any) -> Any:
+    """Outputs may hold more than tensors."""
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _arguments(inputs: Any) -> tuple[Any, dict[str, Any] | None]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from saltflat.data.source import Examples, Source, as_source, map_tensors, tensors_in
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.calling import call_model
-from saltflat.training.losses import default_loss
+from saltflat.training.losses import default_loss, found_logits, logits_of
 
 BATCH = 512
 NOT_COVERED = "not covered"
@@ -32,12 +32,13 @@ def coverage(data: Any) -> str | None:
 @torch.no_grad()
 def predict(model: nn.Module, inputs: Any, device: torch.device | None = None) -> Tensor:
     """The model's outputs in evaluation mode, in batches."""
-    tensors = map_tensors(torch.as_tensor, inputs)
+    # what a tokenizer returns is a mapping, and no dict
+    tensors = map_tensors(torch.as_tensor, dict(inputs) if isinstance(inputs, Mapping) else inputs)
     outputs = []
     with evaluating(model):
         for some in torch.arange(len(tensors_in(tensors)[0])).split(BATCH):
             batch = take(tensors, some, device)
-            outputs.append(call_model(model, batch).cpu())
+            outputs.append(logits_of(call_model(model, batch)).cpu())
     return torch.cat(outputs)
 
 
@@ -70,8 +71,8 @@ def tally(
             inputs, targets = map_tensors(lambda t: t.to(device), inputs), targets.to(device)
             outputs = call_model(model, inputs)
             total += float((loss_fn or default_loss(targets))(outputs, targets).sum())
-            logits = outputs[0] if isinstance(outputs, tuple) else outputs
-            if not targets.is_floating_point() and isinstance(logits, Tensor) and logits.dim() == 2:
+            logits = found_logits(outputs)
+            if not targets.is_floating_point() and logits is not None and logits.dim() == 2:
                 counted += len(targets)
                 correct += int((logits.argmax(1) == targets).sum())
     return torch.tensor([total, correct, len(rows), counted], dtype=torch.float64)

@@ -29,6 +29,7 @@ from saltflat.record.evaluations import FILE, composed, entry_of, evaluations_in
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
 from saltflat.training.evaluate import BATCH, evaluating, with_weights
+from saltflat.training.losses import logits_of
 from saltflat.training.run import Run
 from saltflat.training.spend import AccountName, opened
 
@@ -225,8 +226,7 @@ def _right_answers(model: nn.Module, source: Source, device: torch.device, *, al
 
 @torch.no_grad()
 def _logits(model: nn.Module, inputs: Any) -> Tensor:
-    outputs = call_model(model, inputs)
-    return outputs[0] if isinstance(outputs, tuple) else outputs
+    return logits_of(call_model(model, inputs))
 
 
 def _check_model(model: nn.Module, source: Source, device: torch.device) -> None:

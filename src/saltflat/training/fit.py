@@ -54,6 +54,7 @@ def fit(
     resume: str | Path | None = None,
     checkpoint_every: float = EVERY,
     account: AccountName = None,
+    check_gradients: Any = True,
     facts: dict[str, Any] | None = None,
 ) -> Run:
     """Train ``model`` on private ``data`` as ``plan`` says.
@@ -75,8 +76,10 @@ def fit(
     checkpoint on disk, and writes a checkpoint every ``checkpoint_every`` seconds (0: after every step; inf:
     none, and the run cannot be resumed). A finished run is given back as it is. ``account`` is the name of an
     account, or an `Account`: the whole plan is reserved from it before the first release, and a run that would
-    overdraw it is refused. ``facts`` are stored in ``run.json`` as they are: say nothing there that came from
-    private rows.
+    overdraw it is refused. Before anything is spent, made-up rows show whether every trainable tensor gets a gradient
+    (`check_gradients`); ``check_gradients=False`` accepts a model in which one gets none, and ``(inputs, targets)``
+    are rows of your making for that check. ``facts`` are stored in ``run.json`` as they are: say nothing there that
+    came from private rows.
 
     In a process group of several ranks (`torchrun`), every rank calls this with the same arguments. Batches are
     drawn from the whole of ``data``; each rank computes its own shard of them. Rank 0 alone draws batches and
@@ -95,7 +98,8 @@ def fit(
     settings: Settings = {
         "loss_fn": loss_fn, "optimizer": optimizer, "schedule": schedule, "groups": groups, "public": public,
         "out": out, "device": device, "seed": seed, "micro_batch": micro_batch, "randomness": randomness,
-        "resume": resume, "checkpoint_every": checkpoint_every, "account": account, "facts": facts,
+        "resume": resume, "checkpoint_every": checkpoint_every, "account": account,
+        "check_gradients": check_gradients, "facts": facts,
     }  # fmt: skip
     group = opened_group(model, device)
     if group is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,17 +13,51 @@ from saltflat.engine.batch import LossFunction
 from saltflat.errors import InputError
 
 
+def logits_of(outputs: Any) -> Tensor:
+    """The tensor in a model's outputs that losses and accuracies are about.
+
+    A tensor is itself, a tuple its first, and what has ``logits``, as the outputs of Hugging Face's models, those.
+
+    >>> logits_of({"logits": torch.zeros(2, 3), "hidden_states": None}).shape
+    torch.Size([2, 3])
+    """
+    if isinstance(outputs, Tensor):
+        return outputs
+    if isinstance(outputs, Mapping):
+        found = outputs.get("logits")
+    else:
+        found = getattr(outputs, "logits", None)
+        if found is None and isinstance(outputs, tuple | list) and outputs:
+            found = outputs[0]
+    if not isinstance(found, Tensor):
+        raise InputError(
+            "model", type(outputs).__name__, "a tensor, a tuple that starts with one, or an output with logits",
+            problem="is what the model returns, and holds no logits",
+            cure="Put a head on it: sf.models.with_head(encoder, classes); or bring a loss: fit(loss_fn=).",
+        )  # fmt: skip
+    return found
+
+
+def found_logits(outputs: Any) -> Tensor | None:
+    """The logits, or None in outputs that only a loss of one's own can read."""
+    try:
+        return logits_of(outputs)
+    except InputError:
+        return None
+
+
 def cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
     """Cross-entropy per example. A label outside the classes adds nothing: a private step never raises."""
-    classes = outputs.shape[1]
-    valid = (targets >= 0) & (targets < classes)
-    losses = F.cross_entropy(outputs, torch.where(valid, targets, 0).long(), reduction="none")
+    logits = logits_of(outputs)
+    valid = (targets >= 0) & (targets < logits.shape[1])
+    losses = F.cross_entropy(logits, torch.where(valid, targets, 0).long(), reduction="none")
     losses = losses * valid
     return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
 
 def squared_error(outputs: Any, targets: Tensor) -> Tensor:
     """Half the squared error per example, averaged over the outputs."""
+    outputs = logits_of(outputs)
     if outputs.numel() != targets.numel():
         raise InputError(
             "targets", str(tuple(targets.shape)), f"as many numbers as the model's outputs {tuple(outputs.shape)}",

@@ -43,6 +43,7 @@ from saltflat.training.checks import (
     placed,
 )
 from saltflat.training.follow import facts_of
+from saltflat.training.gradients import require_gradients
 from saltflat.training.keep import EVERY, Keeper, setup_of
 from saltflat.training.lead import Led
 from saltflat.training.losses import check_targets, default_loss
@@ -72,6 +73,7 @@ class Settings(TypedDict, total=False):
     resume: str | Path | None
     checkpoint_every: float
     account: AccountName
+    check_gradients: Any
     facts: dict[str, Any] | None
 
 
@@ -198,6 +200,9 @@ def prepare(
         key = content_hash(public)
     optimizer = build_optimizer(plan, model, settings.get("optimizer"))
     rules = _rehearsed(model, source, loss, plan.multiplicity, where)
+    require_gradients(
+        model, *source.fetch(torch.tensor([0])), loss, where, settings.get("check_gradients", True)
+    )
     if test is not None:
         check_evaluation(model, test, loss, where)
     if public is not None:

@@ -19,6 +19,7 @@ from saltflat.mechanism.sampling import draw
 from saltflat.mechanism.streams import CryptographicStream
 from saltflat.plan import Poisson
 from saltflat.training.evaluate import BATCH, evaluating
+from saltflat.training.losses import logits_of
 
 
 def held_out(
@@ -63,7 +64,7 @@ def right_answers(model: nn.Module, source: Source, device: torch.device) -> Ten
         for some in torch.arange(len(source)).split(BATCH):
             inputs, targets = source.fetch(some)
             outputs = call_model(model, map_tensors(lambda t: t.to(device), inputs))
-            logits = outputs[0] if isinstance(outputs, tuple) else outputs
+            logits = logits_of(outputs)
             if targets.is_floating_point() or logits.dim() != 2 or logits.shape[1] < 2:
                 raise InputError(
                     "targets", str(targets.dtype), "class labels, and a model with an output for each class",

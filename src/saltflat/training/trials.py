@@ -50,6 +50,7 @@ class TrialSettings(TypedDict, total=False):
     device: torch.device | str | None
     micro_batch: int | None
     randomness: str | None
+    check_gradients: Any
 
 
 @dataclass(frozen=True)

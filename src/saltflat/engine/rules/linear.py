@@ -24,9 +24,9 @@ def _narrow(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, record: Any
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, record: Any, keep: bool
     ) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x if keep else None, weight)
         ctx.record = record
         if x.dim() == 2:
             return (
@@ -41,21 +41,23 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
         x, weight = ctx.saved_tensors
-        ctx.record(x.detach(), grad)
-        return grad @ weight if ctx.needs_input_grad[0] else None, None, None, None, None
+        ctx.record(None if x is None else x.detach(), grad)
+        return grad @ weight if ctx.needs_input_grad[0] else None, None, None, None, None, None
 
 
 def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, name: str = "linear") -> Tensor:
     """``x @ weight.T + bias`` for x with its rows first; either weight may be frozen."""
     weight_slot, bias_slot = tape.slot_of(weight), tape.slot_of(bias)
 
-    def record(inputs: Tensor, grad: Tensor) -> None:
-        if weight_slot is not None:
+    def record(inputs: Tensor | None, grad: Tensor) -> None:
+        if weight_slot is not None and inputs is not None:
             weight_slot.add(linear_use(tape, inputs, grad, name))
         if bias_slot is not None:
             bias_slot.add(bias_use(tape, grad, name))
 
-    return _Linear.apply(x, value_of(weight_slot, weight), value_of(bias_slot, bias), tape.anchor, record)
+    value, shift = value_of(weight_slot, weight), value_of(bias_slot, bias)
+    # A frozen weight has no use for its inputs: where only biases are trained, no activation is kept.
+    return _Linear.apply(x, value, shift, tape.anchor, record, weight_slot is not None)
 
 
 def value_of(slot: Slot | None, tensor: Any) -> Any:

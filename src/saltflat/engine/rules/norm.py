@@ -24,9 +24,10 @@ class _Affine(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, normal: Tensor, weight: Tensor | None, bias: Tensor | None, anchor: Tensor, record: Any
-    ) -> Tensor:
-        ctx.save_for_backward(normal, weight)
+        ctx: Any, normal: Tensor, weight: Tensor | None, bias: Tensor | None, anchor: Tensor, record: Any,
+        keep: bool,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(normal if keep else None, weight)
         ctx.record = record
         if weight is None:
             return normal + bias if bias is not None else normal.clone()
@@ -37,11 +38,11 @@ class _Affine(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
         normal, weight = ctx.saved_tensors
-        ctx.record(normal.detach(), grad)
+        ctx.record(None if normal is None else normal.detach(), grad)
         back = None
         if ctx.needs_input_grad[0]:
             back = grad if weight is None else grad * weight
-        return back, None, None, None, None
+        return back, None, None, None, None, None
 
 
 def affine(
@@ -57,9 +58,9 @@ def affine(
         summed = values.sum(dims, keepdim=True) if dims else values
         return summed.reshape(tape.units, -1, *parameter.shape).sum(1)
 
-    def record(inputs: Tensor, grad: Tensor) -> None:
+    def record(inputs: Tensor | None, grad: Tensor) -> None:
         tape.require_backward()
-        if weight_slot is not None:
+        if weight_slot is not None and inputs is not None:
             sums = _channel_sums(tape.units, inputs, grad, view(weight_slot.value).shape)
             products = per_unit(inputs * grad, weight_slot.value) if sums is None else sums
             weight_slot.add(DirectUse(products.view(-1, *weight_slot.value.shape), rule=name))
@@ -70,7 +71,8 @@ def affine(
         value = value_of(slot, tensor)
         return None if value is None else view(value)
 
-    return _Affine.apply(normal, shaped(weight_slot, weight), shaped(bias_slot, bias), tape.anchor, record)
+    scale, shift = shaped(weight_slot, weight), shaped(bias_slot, bias)
+    return _Affine.apply(normal, scale, shift, tape.anchor, record, weight_slot is not None)
 
 
 def _channel_sums(units: int, x: Tensor, grad: Tensor, shape: torch.Size) -> Tensor | None:
