@@ -56,6 +56,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--modes", nargs="+", default=["hooks", "ghost"])
     parser.add_argument("--name", help="of the result; the data set's by default")
     known, passed = parser.parse_known_args()
     before, after, diff = changed()
@@ -66,7 +67,7 @@ def main() -> None:
         for script, text in zip(scripts.values(), (before, after), strict=True):
             script.write_text(text, encoding="utf-8")
         for seed in range(known.rounds):
-            for mode in ("hooks", "ghost"):
+            for mode in known.modes:
                 options = [*passed, "--grad-sample-mode", mode, "--seed", str(seed)]
                 for library, path in scripts.items():
                     found = one_run(path, options, known.threads)
@@ -87,7 +88,7 @@ def main() -> None:
     ratios = {
         mode: summary[f"opacus {mode}"]["processor_seconds"]
         / summary[f"saltflat {mode}"]["processor_seconds"]
-        for mode in ("hooks", "ghost")
+        for mode in known.modes
     }
     print("\n" + diff)
     for mode, ratio in ratios.items():
