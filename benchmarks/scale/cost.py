@@ -24,8 +24,19 @@ class Link:
     bandwidth: float
     latency: float
 
+    @staticmethod
+    def measured() -> Link:
+        """Gloo through the loopback, with the copies before and after: from what speed.py wrote."""
+        held = json.loads(MEASURED.read_text(encoding="utf-8"))["messages"]
+        longest = held[-1]
+        return Link(
+            "gloo, as measured",
+            2 * BYTES * longest["parameters"] / longest["seconds"],
+            held[0]["seconds"] / 5,  # five short messages
+        )
 
-# The loopback is measured below; the others are what their makers say.
+
+# what their makers say
 ETHERNET_10 = Link("10 Gb/s Ethernet", 1.25e9, 50e-6)
 ETHERNET_100 = Link("100 Gb/s Ethernet", 12.5e9, 20e-6)
 NVLINK = Link("NVLink, 450 GB/s", 450e9, 5e-6)
