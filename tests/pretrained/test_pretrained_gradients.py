@@ -111,8 +111,8 @@ def test_fit_refuses_before_anything_is_spent_or_written(tmp_path: Path) -> None
     with pytest.raises(InputError) as caught:
         sf.fit(net(cut_off), small_data(), plan_of(), out=tmp_path / "run", progress=False)
     told = str(caught.value)
-    assert "2 of 4 trainable tensors that noise alone would move" in told
-    assert "body.weight, body.bias (the loss depends on it, and detach" in told
+    assert "trainable tensors that noise alone would move, 2 of 4" in told
+    assert "body.weight, body.bias (part of the loss, with detach" in told
     assert "requires_grad_(False)" in told
     assert not (tmp_path / "run").exists()
 

@@ -65,10 +65,10 @@ def with_head(
             "pooling", pooling, "a known pooling", cure=nearest(str(pooling), list(get_args(Pooling)))
         )
     known = getattr(getattr(encoder, "config", None), "hidden_size", None)
-    if width is None and not isinstance(known, int):
+    found = known if width is None else width
+    if not isinstance(found, int):
         raise InputError(
-            "width", None, "how many numbers the encoder gives for a token", problem="is missing"
+            "width", width, "how many numbers the encoder gives for a token", problem="is missing"
         )
-    found = int(known if width is None else width)
     check_count("width", found)
     return Headed(encoder, found, classes, pooling)

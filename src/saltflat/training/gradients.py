@@ -135,15 +135,15 @@ def require_gradients(
 def without_gradient(model: nn.Module, found: Gradients) -> InputError:
     """The error of a model that has tensors without a gradient."""
     reasons = {
-        "unused": "the loss does not depend on it",
-        "cut off": "the loss depends on it, and detach, no_grad or rounding is in the way",
+        "unused": "not part of the loss",
+        "cut off": "part of the loss, with detach, no_grad or rounding in the way",
     }
     kinds = {kind: [n for n in found.idle if found.found[n] == kind] for kind in ("unused", "cut off")}
     told = "; ".join(f"{_listed(names)} ({reasons[kind]})" for kind, names in kinds.items() if names)
     return InputError(
         "model", model, "a gradient for every trainable tensor",
-        problem=f"has {len(found.idle)} of {len(found.found)} trainable tensors that noise alone would move: "
-        f"on made-up rows they get no gradient: {told}",
+        problem=f"has trainable tensors that noise alone would move, {len(found.idle)} of {len(found.found)}. "
+        f"On made-up rows they get no gradient: {told}",
         cure="Freeze them: model.get_parameter(name).requires_grad_(False), or "
         "sf.models.tune_only(model, part, freeze=[...]). If it is meant to be so, pass check_gradients=False.",
     )  # fmt: skip
@@ -184,12 +184,13 @@ class Trial:
         with untouched(self.model), without_compilation(self.model):
             sizes = self._sizes(self.model, range(DRAWS))
             found: dict[str, Finding] = {n: "gradient" for n in weights if sizes[n] > 0}
-            found |= dict.fromkeys(self._later(weights, {n for n in weights if n not in found}), "later")
+            for name in self._later(weights, {n for n in weights if n not in found}):
+                found[name] = "later"
             for name in weights:
                 if name not in found:
                     found[name] = "cut off" if self._matters(weights, name) else "unused"
-            if thoroughly:
-                found |= dict.fromkeys(self._cancelling(sizes), "cancels")
+            for name in self._cancelling(sizes) if thoroughly else ():
+                found[name] = "cancels"
         return Gradients({name: found[name] for name in weights}, sizes)
 
     def _gradients(self, model: nn.Module, number: int) -> dict[str, Tensor] | None:

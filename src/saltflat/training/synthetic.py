@@ -133,13 +133,15 @@ def _zeros(like: Tensor) -> Tensor:
 def _drawn(like: Tensor, limit: int | None, number: int, generator: torch.Generator) -> Tensor:
     shape = (ROWS, *like.shape[1:])
     if like.is_floating_point() or like.is_complex():
-        draw = torch.rand if number % 2 else torch.randn
-        return draw(shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
+        how: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
+        real = torch.rand(shape, **how) if number % 2 else torch.randn(shape, **how)
+        return real.to(like.device, like.dtype)
     if limit is not None:
         drawn = torch.randint(0, limit, shape, generator=generator)
     elif like.dtype == torch.uint8:
         drawn = torch.randint(0, 256, shape, generator=generator)
     else:  # a mask: mostly ones, and never a row of zeros
         drawn = (torch.rand(shape, generator=generator) < 0.8).long()
-        drawn[(slice(None), *[0] * (len(shape) - 1))] = 1
+        if drawn.numel():
+            drawn.view(ROWS, -1)[:, 0] = 1
     return drawn.to(like.device, like.dtype)
