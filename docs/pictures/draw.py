@@ -159,17 +159,18 @@ def chapters() -> None:
     """The folders and who may import whom: from above to below, never sideways."""
     axes = canvas(11.6, 7.5)
     floors = [
-        (68.5, PLAN, [("cli", "one file a command", 22)]),
+        (68.5, PLAN, [("cli", "one file a command", 22), ("compat", "Opacus's loop, over the engine", 28)]),
         (56.5, PLAN, [
-            ("audit", "attacks", 15), ("bench", "time, memory", 15), ("geometry", "how flat it is", 15.5),
-            ("federated", "clients as units", 16), ("public", "warm-up, recipe", 16), ("report", "one page", 15),
+            ("audit", "attacks", 12), ("bench", "time, memory", 14), ("geometry", "how flat it is", 14),
+            ("estimators", "scikit-learn", 14.5), ("federated", "clients as units", 15.5),
+            ("public", "warm-up, recipe", 15.5), ("report", "one page", 12),
         ]),
         (43.5, PLAN, [
             ("training", "build, step, fit: puts the parts together", 46), ("synthesis", "images from public ones", 23),
         ]),
         (31, PUBLIC, [
-            ("engine", "clipped sums", 15.5), ("data", "rows, people", 15.5), ("models", "networks", 15.5),
-            ("mechanism", "sampling, noise", 16.5), ("methods", "what is done\nwith releases", 16.5),
+            ("engine", "clipped sums", 13.5), ("data", "rows, people", 13.5), ("models", "networks", 13),
+            ("ranks", "processes", 13), ("mechanism", "sampling, noise", 15.5), ("methods", "what is done\nwith releases", 15),
             ("record", "ledger, accounts,\ncertificate, verify", 16.5),
         ]),
         (17.5, RECORD, [("plans", "methods as plans", 24), ("plan", "pure values, no torch", 24)]),
@@ -181,19 +182,22 @@ def chapters() -> None:
         x = (116 - sum(width for _, _, width in chapter) - gap * (len(chapter) - 1)) / 2
         if y < 20:
             x += 23
-        if len(chapter) == 2 and y > 20:  # training in the middle, the other beside it
+        if len(chapter) == 2 and 20 < y < 60:  # training in the middle, the other beside it
             x = 58 - 23
+        if y > 60:  # the command line in the middle
+            x, gap = 58 - 11, 13
         for title, note, width in chapter:
             box(axes, (x + width / 2, y), title, note, colour=colour, width=width)
             at[title] = (x + width / 2, y)
             x += width + gap
     for title, _, _ in floors[1][2]:
         x = at[title][0]
-        arrow(axes, (58 + (x - 58) * 0.2, 65.2), (x, 59.8))
+        if title != "estimators":  # which people call from Python
+            arrow(axes, (58 + (x - 58) * 0.2, 65.2), (x, 59.8))
         if title != "report":  # which reads run folders, and trains nothing
             arrow(axes, (x, 53.2), (58 + (x - 58) * 0.42, 46.8))
     arrow(axes, (at["public"][0] + 3, 53.2), (at["synthesis"][0] - 4, 46.8))
-    for name in ("engine", "data", "models", "mechanism", "methods", "record"):
+    for name in ("engine", "data", "models", "ranks", "mechanism", "methods", "record"):
         x = at[name][0]
         tall = name in ("methods", "record")
         arrow(axes, (58 + (x - 58) * 0.42, 40.2), (x, 35.4 if tall else 34.4))
