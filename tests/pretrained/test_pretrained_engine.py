@@ -100,7 +100,7 @@ def kept_bytes(model: nn.Module, inputs: Any, targets: Tensor, loss_fn: Callable
 
 @pytest.mark.parametrize("name", ["text, attention written out", "images"])
 def test_frozen_parts_cost_nothing(name: str) -> None:
-    """Operations, memory and rules. Fails when a frozen weight of a biased layer keeps its inputs (tried)."""
+    """Operations, memory and rules."""
     torch.manual_seed(0)
     model = MODELS[name]()
     inputs, targets, loss_fn = rows_for(model)

@@ -99,7 +99,7 @@ def test_what_is_found(case: str) -> None:
 
 
 def test_units_that_are_dead_at_the_start_are_no_reason_to_refuse() -> None:
-    """A ReLU that lets nothing through here may do so elsewhere. Fails without weights that are moved (tried)."""
+    """A ReLU that lets nothing through here may do so elsewhere."""
     model = net(lambda self, x: self.head(torch.relu(self.body(x))))
     with torch.no_grad():
         model.body.bias.fill_(-50.0)
@@ -177,7 +177,7 @@ def test_where_no_rows_can_be_made_up_it_is_said() -> None:
 
 
 def test_the_model_and_the_generators_are_left_as_they_were() -> None:
-    """Bit for bit, buffers and gradients too. Fails when moved weights are not put back (tried)."""
+    """Bit for bit, buffers and gradients too."""
     model = sf.models.tune_only(TextEncoder(dropout=0.2), "lora").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(11)
@@ -189,7 +189,7 @@ def test_the_model_and_the_generators_are_left_as_they_were() -> None:
 
 
 def test_only_the_form_of_the_data_is_looked_at() -> None:
-    """Two data sets of one form get the same rows. Fails when ranges are read off the data (tried)."""
+    """Two data sets of one form get the same rows."""
     model = TextEncoder()
     one, other = texts(seed=1), texts(seed=2)
     other["input_ids"].fill_(1)

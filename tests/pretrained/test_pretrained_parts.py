@@ -64,7 +64,7 @@ def test_lora_may_be_added_to_some_layers_and_to_turned_ones() -> None:
 
 
 def test_the_head_is_left_out_by_its_whole_name() -> None:
-    """A head named 1 leaves the layer 0.1 in. Fails when heads are matched by their last word (tried)."""
+    """A head named 1 leaves the layer 0.1 in."""
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 2))
     found = trained(tune_only(model, "lora"))
     assert {name.partition(".lora_")[0] for name in found if ".lora_" in name} == {"0.0", "0.1"}

@@ -124,7 +124,7 @@ TEXTS = [
 
 
 def test_the_real_encoder_knows_what_is_alike(encoder: tuple[Any, nn.Module]) -> None:
-    """The weights are the pretrained ones. Fails with random weights (tried)."""
+    """The weights are the pretrained ones."""
     tokenizer, model = encoder
     asked = read(
         tokenizer, ["Where is my parcel?", "The package has not arrived.", "Thanks, what a lovely lamp!"]
