@@ -114,7 +114,7 @@ def test_states_and_names() -> None:
 
 
 def test_the_record_comes_before_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails when the accountant is called after the noise was drawn (tried)."""
+    """Should fail when the accountant is called after the noise was drawn."""
     made = made_private(noise_multiplier=1.0)
 
     def fails(*_: object) -> None:
@@ -155,7 +155,7 @@ def test_batches_from_elsewhere_are_noticed() -> None:
 
 @FIXED
 def test_fixed_batches_are_one_release_a_pass() -> None:
-    """Fails when they are accounted as Poisson (tried)."""
+    """Should fail when they are accounted as Poisson."""
     made = made_private(noise_multiplier=2.0, poisson_sampling=False, shuffle=True)
     train(made, epochs=2)
     assert made.engine.accountant.history == [(2.0, 1.0, 2)]

@@ -25,7 +25,7 @@ CLOSE = {"atol": 2e-5, "rtol": 2e-4}
 @pytest.mark.parametrize("mode", ["hooks", "ghost", "functorch", "ew"])
 @pytest.mark.parametrize("name", MODELS)
 def test_two_epochs_leave_the_same_weights(name: str, mode: str) -> None:
-    """Fails when rows are not scaled by the batch size under a mean (tried)."""
+    """Should fail when rows are not scaled by the batch size under a mean."""
     options = {"name": name, "poisson_sampling": False, "grad_sample_mode": mode, "rows": 20}
     mine = made_private(ours, **options)
     train(mine, epochs=2)
@@ -61,7 +61,7 @@ def test_clipping(clipping: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_per_example_gradients(name: str) -> None:
-    """Read after the step, when the weights have changed. Fails when they are computed at those (tried)."""
+    """Read after the step, when the weights have changed. Should fail when they are computed at those."""
 
     def run(library: Any) -> list[Tensor]:
         made = made_private(library, name=name, poisson_sampling=False, rows=6, batch_size=6)
@@ -73,7 +73,7 @@ def test_per_example_gradients(name: str) -> None:
 
 
 def test_two_calls_before_one_backward_pass_are_one_batch() -> None:
-    """As in the GAN that Opacus ships: example i of both calls is clipped once. Fails when each is clipped (tried)."""
+    """As in the GAN that Opacus ships: example i of both calls is clipped once. Should fail when each is clipped."""
     x, _ = rows_for("linear", 6)
 
     def run(library: Any) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ def momentum(parameters: Any) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-sat"])
 def test_going_on_is_not_noticed(tmp_path: Path, method: str) -> None:
-    """Fails when the direction of the ascent is not saved (tried)."""
+    """Should fail when the direction of the ascent is not saved."""
     options: dict[str, Any] = {"poisson_sampling": False, "optimizer": momentum, "method": method, "rho": 0.5}
     whole = made_private(**options)
     train(whole, epochs=2)

@@ -151,7 +151,7 @@ def test_evaluation_is_not_recorded() -> None:
 
 
 def test_cleared_gradients_stay_cleared() -> None:
-    """Also those of a pass that waits for another one. Fails when these come back with the next call (tried)."""
+    """Also those of a pass that waits for another one. Should fail when these come back with the next call."""
     made = made_private()
     x, y = rows_for("linear", 8)
     kept = made.module(x)
@@ -193,7 +193,7 @@ def test_frozen_parameters_stay() -> None:
 
 
 def test_an_optimizer_over_a_part_clips_that_part() -> None:
-    """Fails when the norm is taken over all trainable parameters (tried)."""
+    """Should fail when the norm is taken over all trainable parameters."""
     made = made_private(
         model=lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), max_grad_norm=0.1,
         optimizer=lambda p: torch.optim.SGD(list(p)[2:], lr=1.0), rows=1, batch_size=1, **FIXED,
@@ -405,7 +405,7 @@ def test_batches_in_the_second_dimension() -> None:
 
 
 def test_dropout_is_drawn_once() -> None:
-    """The gradients that are read later are those of the same draw. Fails when they are drawn anew (tried)."""
+    """The gradients that are read later are those of the same draw. Should fail when they are drawn anew."""
     made = made_private(
         model=lambda: nn.Sequential(nn.Linear(5, 30), nn.Dropout(0.5), nn.Linear(30, 3)),
         max_grad_norm=1e9,

@@ -32,7 +32,7 @@ def test_batch_sizes_are_binomial(secure: bool) -> None:
 
 
 def test_the_number_of_batches_stays() -> None:
-    """1/(1/n) is a little below n for some n. Fails with int() in the place of round()."""
+    """1/(1/n) is a little below n for some n. Should fail with int() in the place of round()."""
     for batches in range(1, 200):
         data = TensorDataset(torch.zeros(batches, 1))
         assert len(DPDataLoader.from_data_loader(DataLoader(data, batch_size=1))) == batches
@@ -111,7 +111,7 @@ def test_a_weighted_sampler_is_not_replaced_in_silence() -> None:
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_small_parts_equal_one_large_batch(mode: str, workers: int) -> None:
-    """Fails when noise is drawn for each part (tried with noise_multiplier=1)."""
+    """Should fail when noise is drawn for each part."""
     options: dict[str, Any] = {"grad_sample_mode": mode, "poisson_sampling": False, "noise_multiplier": 1.0}
     whole, parts = made_private(**options), made_private(**options)
     torch.manual_seed(8)

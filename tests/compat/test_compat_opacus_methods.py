@@ -39,7 +39,7 @@ def by_hand(name: str, rho: float, clip_norm: float, steps: int, searching: int)
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 @pytest.mark.parametrize("name", ["linear", "convolution", "tied"])
 def test_dp_sat(name: str, mode: str) -> None:
-    """Fails when the weights are left displaced, or when the gradient is taken at them (both tried)."""
+    """Should fail when the weights are left displaced, or when the gradient is taken at them."""
     made = made_private(name=name, method="dp-sat", rho=0.3, grad_sample_mode=mode, **FIXED)
     train(made, epochs=2)
     assert_same(weights(made.module), by_hand(name, 0.3, 0.7, 6, 6), atol=2e-6, rtol=1e-4)

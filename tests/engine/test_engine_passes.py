@@ -86,7 +86,7 @@ def sums(found: Pass, model: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_sum_is_that_of_clipped_sum(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in lanes and micro-batches of 16. Fails when the parts' gradients are not cut to their rows (tried)."""
+    """Also in lanes and micro-batches of 16. Should fail when the parts' gradients are not cut to their rows."""
     monkeypatch.setattr(passes, "WORTH_LANES", 0)
     monkeypatch.setattr(passes, "MICRO_BATCH_BYTES", 0)
     torch.manual_seed(1)
@@ -185,7 +185,7 @@ def test_other_lengths_are_looked_at_once() -> None:
 
 
 def test_memory_is_flat() -> None:
-    """Fails when a pass keeps its parts after the backward pass (tried)."""
+    """Should fail when a pass keeps its parts after the backward pass."""
     model, (x, y), known = MODELS["convolution"](), drawn(), Acquaintance()
 
     def live() -> int:

@@ -137,7 +137,7 @@ def rdp_at_orders(
 
     >>> ε, order = rdp_at_orders([SampledGaussian(1.5, 0.04, 2250)], 1e-5, [2.0, 3.0, 4.0, 5.0, 6.0])
     >>> round(ε, 3), order
-    (7.331, 4.0)
+    (7.33, 4.0)
     """
     from dp_accounting import rdp
 

@@ -48,7 +48,7 @@ class PrivacyEngine:
     ...     nn.CrossEntropyLoss()(model(x), y).backward()
     ...     optimizer.step()
     >>> engine.accountant.history, round(engine.get_epsilon(delta=1e-2), 2)
-    ([(1.0, 0.125, 8)], 1.09)
+    ([(1.0, 0.125, 8)], 1.03)
     """
 
     def __init__(self, *, accountant: str = "prv", secure_mode: bool = False) -> None:
