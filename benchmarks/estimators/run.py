@@ -40,9 +40,14 @@ OURS = {
 BEGIN, END = "<!-- table: benchmarks/estimators/run.py table -->", "<!-- end of table -->"
 
 
+def file_of(name: str) -> Path:
+    """Where the result of a task is kept."""
+    return RESULTS / f"{name.replace(', ', '-').replace(' ', '-')}.json"
+
+
 def kept(name: str, seeds: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The result of a task, from its file if it is there."""
-    target = RESULTS / f"{name}.json"
+    target = file_of(name)
     if target.exists():
         found: dict[str, Any] = json.loads(target.read_text())
         if found["seeds"] >= seeds:
@@ -145,7 +150,7 @@ def summary(result: dict[str, Any]) -> str:
 
 def read(name: str) -> dict[str, Any] | None:
     """A result, if it is there."""
-    target = RESULTS / f"{name}.json"
+    target = file_of(name)
     return json.loads(target.read_text()) if target.exists() else None
 
 

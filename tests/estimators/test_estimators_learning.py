@@ -36,7 +36,7 @@ def test_learned_bounds_work_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["dp-sat", "dp-sam", "sai+ema", "dp-sgd+swa", "dp-sgd+adam", "dp-sat+adam-bc"]
+    "method", ["dp-sat", "dp-sam", "sai+ema", "dp-sgd+swa", "dp-sgd+adam"]
 )
 def test_every_method_can_be_named(method: str) -> None:
     X, y = two_blobs(400)
