@@ -179,7 +179,8 @@ def table() -> str:
         rows, plain = len(split(X, y, 0)[0]), cell(read(f"{name}, not private"), math.nan)
         for epsilon in EPSILONS:
             found = [read(f"{name}, {label}, {epsilon:g}") for label in labels]
-            best = max((statistics.fmean(r["accuracies"]) for r in found if r is not None), default=math.nan)
+            means = [statistics.fmean(result["accuracies"]) for result in found if result is not None]
+            best = max(means) if len(means) == len(found) else math.nan  # nothing is best of a row with gaps
             first = [name, f"{rows:,} × {X.shape[1]}"] if epsilon == EPSILONS[0] else ["", ""]
             cells = [cell(result, best) for result in found]
             lines.append("| " + " | ".join([*first, f"{epsilon:g}", plain, *cells]) + " |")
