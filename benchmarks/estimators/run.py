@@ -40,9 +40,14 @@ OURS = {
 BEGIN, END = "<!-- table: benchmarks/estimators/run.py table -->", "<!-- end of table -->"
 
 
+def file_of(name: str) -> Path:
+    """Where the result of a task is kept."""
+    return RESULTS / f"{name.replace(', ', '-').replace(' ', '-')}.json"
+
+
 def kept(name: str, seeds: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The result of a task, from its file if it is there."""
-    target = RESULTS / f"{name}.json"
+    target = file_of(name)
     if target.exists():
         found: dict[str, Any] = json.loads(target.read_text())
         if found["seeds"] >= seeds:
@@ -145,7 +150,7 @@ def summary(result: dict[str, Any]) -> str:
 
 def read(name: str) -> dict[str, Any] | None:
     """A result, if it is there."""
-    target = RESULTS / f"{name}.json"
+    target = file_of(name)
     return json.loads(target.read_text()) if target.exists() else None
 
 
@@ -174,7 +179,8 @@ def table() -> str:
         rows, plain = len(split(X, y, 0)[0]), cell(read(f"{name}, not private"), math.nan)
         for epsilon in EPSILONS:
             found = [read(f"{name}, {label}, {epsilon:g}") for label in labels]
-            best = max((statistics.fmean(r["accuracies"]) for r in found if r is not None), default=math.nan)
+            means = [statistics.fmean(result["accuracies"]) for result in found if result is not None]
+            best = max(means) if len(means) == len(found) else math.nan  # nothing is best of a row with gaps
             first = [name, f"{rows:,} × {X.shape[1]}"] if epsilon == EPSILONS[0] else ["", ""]
             cells = [cell(result, best) for result in found]
             lines.append("| " + " | ".join([*first, f"{epsilon:g}", plain, *cells]) + " |")
