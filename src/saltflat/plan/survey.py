@@ -57,7 +57,7 @@ class Survey:
         with the rest of the budget would have noise larger by 1/√(1 − share).
 
         >>> Survey.for_share(1, 0.25, 1.0, 1e-5).noise_multiplier
-        7.4613
+        7.4614
         """
         check_positive("share", share)
         if share >= 1:
