@@ -247,7 +247,7 @@ def test_a_step_cannot_be_recorded_twice(tmp_path: Path) -> None:
     cut_off(small_net(), plan, 4, out=tmp_path / "run")
     walk = sf.steps(small_net(), small_data(), resume=tmp_path / "run")
     next(walk)
-    loop = walk.gi_frame.f_locals["loop"]  # type: ignore[attr-defined]
+    loop = walk.gi_yieldfrom.gi_frame.f_locals["loop"]  # type: ignore[attr-defined]
     with pytest.raises(LedgerError, match="recorded already"):
         loop.private_step(3, plan.phases[0])
     walk.close()

@@ -59,12 +59,18 @@ def without_compilation(model: nn.Module) -> AbstractContextManager[Any]:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Put generators and buffers back as they were."""
-    buffers = [(b, b.clone()) for b in model.buffers()]
+    """Put generators and buffers back as they were, also buffers that the model exchanged for others."""
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     with torch.random.fork_rng(devices={p.device.index for p in model.parameters() if p.is_cuda}):
         try:
             yield
         finally:
-            for buffer, before in buffers:
+            for module, name, buffer, before in buffers:
+                module._buffers[name] = buffer
                 if buffer.shape == before.shape:
                     buffer.data.copy_(before)
