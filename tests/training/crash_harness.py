@@ -174,7 +174,9 @@ def kills(count: int, root: Path, chance: random.Random) -> dict[str, Any]:
             while True:
                 process = child(case.train)
                 if deaths == 0 or chance.random() < 0.33:
-                    time.sleep(chance.uniform(0.25, 1.0) * length[number])  # before it there is nothing to kill
+                    time.sleep(
+                        chance.uniform(0.25, 1.0) * length[number]
+                    )  # before it there is nothing to kill
                     os.kill(process, signal.SIGKILL)
                 code = ended(process)
                 if code == -signal.SIGKILL:
