@@ -165,18 +165,17 @@ def kills(count: int, root: Path, chance: random.Random) -> dict[str, Any]:
         assert ended(child(whole.train)) == 0
         length[number] = time.perf_counter() - started
         reference[number] = whole.outcome()
-    faults, done, points, before = [], 0, [], 0
+    faults, done, points, before, tries = [], 0, [], 0, 0
     while done < count:
-        number, seeded = done % len(chosen), done // len(chosen) % 2 == 0
-        case = Case(chosen[number], root / f"case-{done}-{len(points)}", seeded)
+        number, seeded, tries = done % len(chosen), done // len(chosen) % 2 == 0, tries + 1
+        case = Case(chosen[number], root / f"case-{done}-{tries}", seeded)
         deaths = 0
         try:
             while True:
                 process = child(case.train)
                 if deaths == 0 or chance.random() < 0.33:
-                    time.sleep(
-                        chance.uniform(0.25, 1.0) * length[number]
-                    )  # before it there is nothing to kill
+                    # before a quarter of it, there is hardly anything that could be lost
+                    time.sleep(chance.uniform(0.25, 1.0) * length[number])
                     os.kill(process, signal.SIGKILL)
                 code = ended(process)
                 if code == -signal.SIGKILL:
