@@ -35,7 +35,8 @@ def test_json_and_toml_give_back_the_same_plan(plan: Plan) -> None:
     assert from_json == plan
     assert from_toml == plan
     assert from_json.hash == from_toml.hash == plan.hash
-    newer = plan.needs_public or plan.multiplicity.public_batch != 64 or plan.federation is not None
+    parts = plan.federation is not None or plan.survey is not None
+    newer = plan.needs_public or plan.multiplicity.public_batch != 64 or parts
     assert json.loads(plan.to_json())["saltflat_plan"] == (2 if newer else 1)
     assert "NaN" not in plan.to_json()
     assert "Infinity" not in plan.to_json()
