@@ -38,8 +38,9 @@ def test_json_and_toml_give_back_the_same_plan(plan: Plan) -> None:
     parts = plan.federation is not None or plan.survey is not None
     newer = plan.needs_public or plan.multiplicity.public_batch != 64 or parts
     assert json.loads(plan.to_json())["saltflat_plan"] == (2 if newer else 1)
-    assert "NaN" not in plan.to_json()
-    assert "Infinity" not in plan.to_json()
+    constants: list[str] = []
+    json.loads(plan.to_json(), parse_constant=constants.append)
+    assert constants == []  # strict JSON has no NaN and no Infinity; a name may be one of these words
 
 
 @pytest.mark.parametrize("name", ["plan.json", "plan.toml"])
