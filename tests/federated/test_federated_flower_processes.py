@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'saltflat[federated]'")
 
 import saltflat as sf
+from saltflat.training.losses import cross_entropy
 
 pytestmark = [
     pytest.mark.slow,
@@ -112,18 +115,65 @@ def test_flower_and_the_simulation_find_the_same_model(tmp_path: Path) -> None:
     assert sf.verify(tmp_path / "there", accept=("not-private",)).passed
 
 
+def kill_node(home: Path, part: int) -> None:
+    """SIGKILL to one SuperNode."""
+    (node,) = [
+        pid
+        for pid, line in family(home).items()
+        if "flower-supernode" in line and f"partition-id={part} " in line
+    ]
+    os.kill(node, signal.SIGKILL)
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """The ledger without what follows from the time and from the entries before."""
+    lines = (folder / "ledger.jsonl").read_text().splitlines()
+    return [
+        {key: value for key, value in json.loads(line).items() if key not in ("time", "previous", "hash")}
+        for line in lines
+    ]
+
+
+def test_a_killed_node_changes_what_the_server_received_and_nothing_else(tmp_path: Path) -> None:
+    """The model and the ledger are those of a simulation in which the node's clients do not answer.
+
+    The node dies while it works on the first round; should its answers have been under way already, on the second.
+    """
+    out = tmp_path / "run"
+    words = (*QUICK, "--rounds", "2", "--seed", "3", *FLOWER, "--timeout", "25", "--out", str(out))
+    with started(tmp_path, *words) as process:
+        wait_for(lambda: releases(out) >= 1, process)
+        kill_node(tmp_path, 1)
+        told = process.communicate(timeout=LONG)
+    assert process.returncode == 0, told
+    assert_nothing_left(tmp_path)
+
+    rows = sf.data.load("digits")
+    clients = sf.federated.partition(rows.train, 20)
+    plan = sf.Run.load(out).plan
+    found = load_file(out / "weights.safetensors")
+    distances = []
+    for first in (1, 2, 3):  # 3: nobody is missing
+        torch.manual_seed(3)
+        model = sf.models.build("mlp", classes=10, in_features=64)
+
+        def gone(number: int, client: int, first: int = first) -> bool:
+            return number >= first and client % 2 == 1
+
+        engine = sf.federated.Simulation(model, clients, cross_entropy, drop=gone)
+        folder = tmp_path / f"without-from-{first}"
+        sf.federate(model, engine, plan, seed=3, out=folder, progress=False)
+        assert recorded(folder) == recorded(out)
+        distances.append(max(float((found[n] - w).abs().max()) for n, w in model.state_dict().items()))
+    assert min(distances[:2]) < 1e-5 < distances[2]
+
+
 def test_a_killed_node_and_a_killed_server(tmp_path: Path) -> None:
     """A node dies in a round: the next ones are released all the same. Then the server dies, and is resumed."""
     out = tmp_path / "run"
     with started(tmp_path, *QUICK, "--rounds", "8", *FLOWER, "--timeout", "6", "--out", str(out)) as process:
         wait_for(lambda: releases(out) >= 1, process)
-        node = [
-            pid
-            for pid, line in family(tmp_path).items()
-            if "flower-supernode" in line and "partition-id=1" in line
-        ]
-        assert len(node) == 1
-        os.kill(node[0], signal.SIGKILL)
+        kill_node(tmp_path, 1)
         wait_for(lambda: releases(out) >= 4, process)
         process.kill()
         process.communicate(timeout=LONG)
