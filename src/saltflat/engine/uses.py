@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from saltflat.engine.ghost import careful_sum, outer_gram, product_of_norms, resolved, tied_gram
+from saltflat.engine.shares import summed_products
 
 # Above this many numbers a weight's per-unit gradients are not instantiated if a ghost form exists.
 INSTANTIATION_LIMIT = 48_000_000
@@ -141,9 +142,9 @@ class OuterUse:
         rows, columns = self.left.shape[2], self.right.shape[2]
         if rows <= columns:  # scale the narrower side
             left = (self.left * factors[:, None, None]).reshape(-1, rows)
-            return left.mT @ self.right.reshape(-1, columns)
+            return summed_products(left, self.right.reshape(-1, columns))
         right = (self.right * factors[:, None, None]).reshape(-1, columns)
-        return self.left.reshape(-1, rows).mT @ right
+        return summed_products(self.left.reshape(-1, rows), right)
 
     def chosen(self, units: Tensor) -> OuterUse:
         return OuterUse(self.left[units].double(), self.right[units].double())

@@ -9,16 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine.lifting import lift
+from saltflat.engine.shares import NARROW, few_outputs
 from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, bias_use, linear_use, rule, unwatched
 from saltflat.engine.uses import DirectUse, OuterUse
-
-# Up to as many outputs of at least as many inputs, a product is faster with its sides exchanged (measured: twice).
-NARROW = 16
-
-
-def _narrow(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    out = weight @ x.mT if bias is None else torch.addmm(bias.unsqueeze(1), weight, x.mT)
-    return out.mT.clone(memory_format=torch.contiguous_format)  # a view must not be written into
 
 
 class _Linear(torch.autograd.Function):
@@ -29,9 +22,8 @@ class _Linear(torch.autograd.Function):
         ctx.save_for_backward(x if keep else None, weight)
         ctx.record = record
         if x.dim() == 2:
-            return (
-                _narrow(x, weight, bias) if len(weight) <= NARROW <= x.shape[1] else F.linear(x, weight, bias)
-            )
+            few = len(weight) <= NARROW <= x.shape[1]
+            return few_outputs(x, weight, bias) if few else F.linear(x, weight, bias)
         # Not a view of the product: the next layer may write into its input.
         out = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
         return torch.ops.aten._unsafe_view(out, [*x.shape[:-1], weight.shape[0]])

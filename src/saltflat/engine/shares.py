@@ -1,0 +1,61 @@
+"""Products with a tall, narrow side, in shares: each thread takes the rows that it has in its cache already.
+
+torch's operations on rows deal them out in equal shares, first rows first. A product that sums over the rows, or one
+with few outputs, is dealt out by columns instead: then each thread reads what the other wrote, and whoever writes
+there next waits for it. Measured on two cores, 256 rows of 3,969 features: the products take 0.5 instead of 0.8 ms,
+and the group normalisation of the next call 0.3 instead of 1.0 ms.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NARROW = 16  # up to as many columns, a product takes no longer than reading its other side
+# Fewer numbers stay in the first caches, and fewer rows are not worth a call of their own.
+LARGE = 1 << 18
+ROWS_A_SHARE = 8
+
+
+def shares_of(rows: int, narrow: int, wide: int, example: Tensor) -> int:
+    """In how many shares such rows are best taken; 1 for all at once."""
+    threads = torch.get_num_threads()
+    large = rows * wide >= LARGE and rows >= ROWS_A_SHARE * threads
+    return threads if large and narrow <= NARROW and example.is_cpu else 1
+
+
+def summed_products(left: Tensor, right: Tensor) -> Tensor:
+    """``left.T @ right``, for two matrices with as many rows.
+
+    >>> summed_products(torch.ones(3, 1), torch.arange(6.0).view(3, 2))
+    tensor([[6., 9.]])
+    """
+    rows = len(left)
+    narrow, wide = sorted((left.shape[1], right.shape[1]))
+    shares = shares_of(rows, narrow, wide, left)
+    if shares == 1:
+        return left.mT @ right
+    even = rows // shares * shares
+    total = torch.bmm(_dealt(left[:even], shares).mT, _dealt(right[:even], shares)).sum(0)
+    return total.addmm_(left[even:].mT, right[even:]) if even < rows else total
+
+
+def few_outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x @ weight.T + bias`` for a weight with few rows, as rows that are nobody's view.
+
+    With the sides exchanged, because products with many columns are faster (measured: twice).
+    """
+    shares = shares_of(len(x), len(weight), x.shape[1], x)
+    even = len(x) // shares * shares
+    if shares == 1:
+        out = (weight @ x.mT).mT
+    else:
+        products = torch.bmm(weight.expand(shares, *weight.shape), _dealt(x[:even], shares).mT)
+        out = products.mT.reshape(even, len(weight))
+        if even < len(x):
+            out = torch.cat([out, (weight @ x[even:].mT).mT])
+    return out.clone(memory_format=torch.contiguous_format) if bias is None else out + bias
+
+
+def _dealt(rows: Tensor, shares: int) -> Tensor:
+    return rows.reshape(shares, len(rows) // shares, rows.shape[1])
