@@ -13,11 +13,16 @@ help: ## show this list
 quickstart: $(READY) ## install, then run the whole story on embedded data
 	@$(BIN)/saltflat quickstart
 
+# Tests run in WORKERS processes of one thread each; what needs the machine to itself comes after them, one by one.
+# Both are run and both must pass.
+WORKERS ?= 2
+TOGETHER = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
 test: $(READY) lint types ## install, then lint, types and all tests
-	@$(BIN)/python -m pytest
+	@$(TOGETHER) -m "not alone"; first=$$?; $(BIN)/python -m pytest tests -m alone && exit $$first
 
 check: $(READY) lint types ## lint, types and the quick tests only
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(TOGETHER) -m "not slow and not alone"
 
 lint: $(READY) ## ruff
 	@$(BIN)/ruff check src tests examples benchmarks

@@ -16,7 +16,7 @@ from saltflat.data.source import Examples
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.errors import PrivacyWarning
-from saltflat.plan import Budget, Phase, Plan, Poisson
+from saltflat.plan import Budget, Optimizer, Phase, Plan, Poisson
 from saltflat.record.ledger import Ledger
 from saltflat.training.build import build_mechanism
 from saltflat.training.losses import default_loss
@@ -90,6 +90,43 @@ def plan_of(*, steps: int = 1, sigma: float = 2.0, ascent: Any = None, **parts: 
     """A plan over 40 declared rows, 8 expected in a batch."""
     phase = Phase(steps, CLIP, sigma, 0.5, *([ascent] if ascent else []))
     return Plan(Poisson(40, 8), (phase,), Budget(100.0, 1e-5), **parts)
+
+
+class Blind(nn.Module):
+    """Three tensors of 120,000 numbers in all, and outputs that do not depend on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(200, 200, dtype=torch.float64))
+        self.b = nn.Parameter(torch.zeros(40_000, dtype=torch.float64))
+        self.c = nn.Parameter(torch.zeros(100, 400, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 0.0 * (self.a.sum() + self.b.sum() + self.c.sum()) + inputs
+
+
+def blind_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss of zero gradients."""
+    return outputs.sum(1) * 0.0
+
+
+def blind_rows() -> Examples:
+    """Forty rows for `Blind`."""
+    return Examples(torch.zeros(40, 2, dtype=torch.float64), torch.zeros(40, dtype=torch.long))
+
+
+def noise_of_steps(steps: int, *, seed: int | None = 11, **options: Any) -> list[list[Tensor]]:
+    """The noise of each step and tensor, in units of what was declared, from the weights alone."""
+    sigma, rate = 1.7, 0.3
+    phase = Phase(steps, CLIP, sigma, rate)
+    plan = Plan(Poisson(40, 8), (phase,), Budget(100.0, 1e-5), optimizer=Optimizer("sgd", {}))
+    loop = loop_of(Blind(), blind_rows(), plan, loss_fn=blind_loss, seed=seed, **options)
+    before, found = weights_of(loop.model), []
+    for _ in loop:
+        after = weights_of(loop.model)
+        found.append([(b - a).flatten() * 8 / (rate * sigma * CLIP) for a, b in zip(after, before)])
+        before = after
+    return found
 
 
 class Watch:

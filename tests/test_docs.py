@@ -60,12 +60,16 @@ SLOW = {"docs/methods.md"}
     [pytest.param(p, id=name_of(p), marks=[pytest.mark.slow] if name_of(p) in SLOW else []) for p in PAGES],
 )
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks of a page, in order, in one namespace; ``python no-run`` must still be Python."""
+    """All blocks of a page, in order, in one namespace; ``python no-run`` must still be Python.
+
+    Fails when a block is passed over: one that is indented, say (tried).
+    """
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "documentation"}
-    for block in blocks(page):
-        if block.language != "python":
-            continue
+    found = [block for block in blocks(page) if block.language == "python"]
+    fences = re.findall(r"^\s*```\s*python\b", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(found) == len(fences), f"{name_of(page)}: a block of Python is not seen"
+    for block in found:
         padding = "\n" * block.line  # so that a traceback names the line of the page
         code = compile(padding + block.text, str(page), "exec")
         if "no-run" not in block.words:

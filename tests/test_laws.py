@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import saltflat as sf
-from core_helpers import CLIP, Watch, loop_of, plan_of, small_data, small_net, weights_of
+from core_helpers import CLIP, Watch, loop_of, noise_of_steps, plan_of, small_data, small_net, weights_of
 from saltflat import plans
 from saltflat.data.source import Examples
 from saltflat.plan import (
@@ -112,38 +112,6 @@ def test_a_step_never_raises_on_data_and_weights_stay_finite(method: str) -> Non
 
 
 # --- the law of noise ---------------------------------------------------------------------------------
-
-
-class Blind(nn.Module):
-    """Three tensors of 120,000 numbers in all, and a loss that does not depend on them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Parameter(torch.zeros(200, 200, dtype=torch.float64))
-        self.b = nn.Parameter(torch.zeros(40_000, dtype=torch.float64))
-        self.c = nn.Parameter(torch.zeros(100, 400, dtype=torch.float64))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return 0.0 * (self.a.sum() + self.b.sum() + self.c.sum()) + inputs
-
-
-def blind_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return outputs.sum(1) * 0.0
-
-
-def noise_of_steps(steps: int, *, micro_batch: int | None = None, rows: int = 40) -> list[list[Tensor]]:
-    """The noise of each step and tensor, in units of what was declared, from the weights alone."""
-    sigma, rate = 1.7, 0.3
-    phase = Phase(steps, CLIP, sigma, rate)
-    plan = Plan(Poisson(40, 8), (phase,), Budget(100.0, 1e-5), optimizer=sf.plan.Optimizer("sgd", {}))
-    data = Examples(torch.zeros(rows, 2, dtype=torch.float64), torch.zeros(rows, dtype=torch.long))
-    loop = loop_of(Blind(), data, plan, loss_fn=blind_loss, seed=11, micro_batch=micro_batch)
-    before, found = weights_of(loop.model), []
-    for _ in loop:
-        after = weights_of(loop.model)
-        found.append([(b - a).flatten() * 8 / (rate * sigma * CLIP) for a, b in zip(after, before)])
-        before = after
-    return found
 
 
 @pytest.mark.statistical

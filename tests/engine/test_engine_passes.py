@@ -13,7 +13,8 @@ from saltflat.engine import passes
 from saltflat.engine.calls import Acquaintance
 from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.engine.clipping import flat
-from saltflat.engine.passes import Call, Clip, Pass
+from saltflat.engine.one_call import Call
+from saltflat.engine.passes import Clip, Pass
 from saltflat.errors import RefusedError
 
 CLIP = Clip(flat, 0.3, "flat")

@@ -14,7 +14,7 @@ from saltflat.errors import PrivacyWarning
 from saltflat.federated import Clients, Simulation, partition, prepare_rounds
 from saltflat.plan import Plan
 from saltflat.training.losses import cross_entropy
-from saltflat.training.prepare import Session
+from saltflat.training.session import Session
 
 COUNT = 30
 

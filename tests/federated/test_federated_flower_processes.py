@@ -24,6 +24,7 @@ from saltflat.training.losses import cross_entropy
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.skipif(
         not Path("/proc/self/environ").exists(), reason="processes are found in /proc (Linux)"
     ),

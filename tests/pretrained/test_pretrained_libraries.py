@@ -102,7 +102,9 @@ def test_norms_and_sums_are_those_of_explicit_gradients(name: str, part: Any) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_attention_written_out(name: str) -> None:
-    agreed(name, build(name, "eager"))
+    model = build(name, "eager")
+    assert model.config._attn_implementation == "eager"
+    assert set(agreed(name, model)) == {n for n, p in model.named_parameters() if p.requires_grad}
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "vit"])

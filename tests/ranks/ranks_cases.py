@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import saltflat as sf
-from core_helpers import small_data, small_net
+from core_helpers import Blind, blind_loss, blind_rows, small_data, small_net
 from saltflat.data.source import Examples
 from saltflat.plan import (
     AutomaticClipping,
@@ -103,22 +103,6 @@ def result(run: sf.Run) -> dict[str, Any]:
 # --- noise, without gradients ----------------------------------------------------------------------------
 
 
-class Blind(nn.Module):
-    """Two tensors of 120,000 numbers in all, and outputs that do not depend on them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Parameter(torch.zeros(200, 400, dtype=torch.float64))
-        self.b = nn.Parameter(torch.zeros(40_000, dtype=torch.float64))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return 0.0 * (self.a.sum() + self.b.sum()) + inputs
-
-
-def blind_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return outputs.sum(1) * 0.0
-
-
 class Kept:
     """Keeps every release, as rank 0 hands it out."""
 
@@ -139,10 +123,9 @@ def noise(tier: str) -> dict[str, Any]:
         Budget(100.0, 1e-3),
         optimizer=Optimizer("sgd", {}),
     )
-    rows = Examples(torch.zeros(40, 2, dtype=torch.float64), torch.zeros(40, dtype=torch.long))
     kept = Kept()
     run = fitted(
-        Case(plan), rows, Blind(), loss_fn=blind_loss, seed=None, randomness=tier, callbacks=[kept],
+        Case(plan), blind_rows(), Blind(), loss_fn=blind_loss, seed=None, randomness=tier, callbacks=[kept],
         evaluate=None, check_gradients=False,
     )  # fmt: skip
     return {"releases": kept.releases, "weights": result(run)["weights"]}

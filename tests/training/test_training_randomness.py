@@ -13,53 +13,12 @@ from scipy import stats
 from torch import Tensor, nn
 
 import saltflat as sf
-from core_helpers import loop_of, small_data, small_net, weights_of
+from core_helpers import CLIP, loop_of, noise_of_steps, plan_of, small_data, small_net, weights_of
 from saltflat import plans
 from saltflat.data.source import Examples
 from saltflat.mechanism.exact import Grid, squared_length
 from saltflat.mechanism.randomness import TIERS
-from saltflat.plan import (
-    AutomaticClipping,
-    Budget,
-    Multiplicity,
-    Optimizer,
-    PerLayerClipping,
-    Phase,
-    Plan,
-    Poisson,
-    QuantileClipping,
-)
-
-CLIP = 0.5
-
-
-class Blind(nn.Module):
-    """Three tensors of 120,000 numbers in all, and outputs that do not depend on them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Parameter(torch.zeros(200, 200, dtype=torch.float64))
-        self.b = nn.Parameter(torch.zeros(40_000, dtype=torch.float64))
-        self.c = nn.Parameter(torch.zeros(100, 400, dtype=torch.float64))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return 0.0 * (self.a.sum() + self.b.sum() + self.c.sum()) + inputs
-
-
-def noise_of_steps(tier: str, steps: int, seed: int | None = 11) -> list[list[Tensor]]:
-    """The noise of each step and tensor, in units of what was declared, from the weights alone."""
-    sigma, rate = 1.7, 0.3
-    plan = Plan(Poisson(40, 4), (Phase(steps, CLIP, sigma, rate),), Budget(9.0, 1e-5), Optimizer("sgd"))
-    data = Examples(torch.zeros(40, 2, dtype=torch.float64), torch.zeros(40, dtype=torch.long))
-    loop = loop_of(
-        Blind(), data, plan, seed=seed, loss_fn=lambda outputs, _: outputs.sum(1) * 0, randomness=tier
-    )
-    before, found = weights_of(loop.model), []
-    for _ in loop:
-        after = weights_of(loop.model)
-        found.append([(b - a).flatten() * 4 / (rate * sigma * CLIP) for a, b in zip(after, before)])
-        before = after
-    return found
+from saltflat.plan import AutomaticClipping, Multiplicity, PerLayerClipping, Plan, QuantileClipping
 
 
 @pytest.mark.statistical
@@ -71,7 +30,7 @@ def test_the_noise_in_the_weights_has_the_declared_law(tier: str) -> None:
     and 9.8 in all three; noise that is cut off at 3 σ lacks 2.7 % of its variance. Fails when the noise is
     scaled for the mean, or halved (tried).
     """
-    for step in noise_of_steps(tier, 2):
+    for step in noise_of_steps(2, randomness=tier):
         for part in (*step, torch.cat(step)):
             low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(part))
             assert low < float(part.square().sum()) < high
@@ -87,7 +46,7 @@ def test_no_noise_is_drawn_twice(tier: str) -> None:
     No correlation beyond 7/√40,000 among 276 pairs: a false alarm less than once in 10⁹. Fails when a stream keeps
     its key, or begins with a constant (tried).
     """
-    runs = [noise_of_steps(tier, 2, seed) for seed in (1, 2, None, None)]
+    runs = [noise_of_steps(2, seed=seed, randomness=tier) for seed in (1, 2, None, None)]
     vectors = torch.stack([part for run in runs for step in run for part in step])
     alike = torch.corrcoef(vectors) - torch.eye(len(vectors), dtype=torch.float64)
     assert float(alike.abs().max()) < 7 / math.sqrt(vectors.shape[1])
@@ -119,7 +78,7 @@ def test_a_unit_adds_the_same_integers_alone_and_in_company(parts: str) -> None:
 
     Fails when units are summed before they are rounded (tried).
     """
-    plan = Plan(Poisson(40, 8), (Phase(1, CLIP, 2.0, 0.5),), Budget(9.0, 1e-5), **PARTS[parts])
+    plan = plan_of(**PARTS[parts])
     data = small_data(12)
     data.inputs[9], data.inputs[10], data.inputs[11] = 1e200, math.nan, math.inf
     together = integer_sum(plan, data, list(range(8)))
@@ -132,7 +91,7 @@ def test_a_unit_adds_the_same_integers_alone_and_in_company(parts: str) -> None:
 
 def test_the_exact_sum_is_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the rounding of the grid, it is what the other tiers add up. Fails when a unit is left out (tried)."""
-    plan = Plan(Poisson(40, 8), (Phase(1, CLIP, 2.0, 0.5),), Budget(9.0, 1e-5))
+    plan = plan_of()
     grid = Grid.for_clip_norm(CLIP)
     exact = integer_sum(plan, small_data(12), list(range(12))).double() * grid.step
     loop = loop_of(small_net(), small_data(12), plan)
@@ -162,7 +121,7 @@ def test_what_the_engine_learns_from_one_unit_touches_no_other() -> None:
     inputs = torch.randn(12, 4, generator=generator)
     inputs[3, 0] = 1000.0
     data = Examples(inputs, torch.arange(12) % 3)
-    plan = Plan(Poisson(40, 8), (Phase(1, CLIP, 2.0, 0.5),), Budget(9.0, 1e-5))
+    plan = plan_of()
     sums = []
     for batch in (list(range(12)), [row for row in range(12) if row != 3], [3]):
         torch.manual_seed(0)

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from saltflat.engine.one_call import Call, Part, Uses
 from saltflat.engine.uses import DirectUse
 from saltflat.errors import RefusedError
-
-if TYPE_CHECKING:
-    from saltflat.engine.passes import Call, Part, Uses
 
 
 def run_apart(call: Call, parameters: Sequence[nn.Parameter], rows: slice) -> Part:
     """Run some units of a call, each on its own."""
-    from saltflat.engine.passes import Part
-
     inputs = call.some(rows)
     units = rows.stop - rows.start
     with torch.enable_grad():

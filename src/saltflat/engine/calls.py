@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from saltflat.engine.passes import Call, Known
+from saltflat.engine.one_call import Call, Known
 from saltflat.engine.probe import examine, refuse_by_name
 from saltflat.errors import RefusedError
 

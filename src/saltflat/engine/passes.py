@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from saltflat.engine import lanes
 from saltflat.engine import rules as _rules
-from saltflat.engine.batch import Facts
+from saltflat.engine.apart import run_apart
 from saltflat.engine.calling import has_compiled_parts, without_compilation
 from saltflat.engine.clipped_sum import (
     LARGEST_MICRO_BATCH,
@@ -32,15 +32,13 @@ from saltflat.engine.clipped_sum import (
     weigh,
 )
 from saltflat.engine.clipping import ClippingFunction
-from saltflat.engine.tape import OffTapeError, Tape, gradients_of
-from saltflat.engine.uses import DirectUse, Use, merged
+from saltflat.engine.one_call import Call, Known, Part, Uses
+from saltflat.engine.tape import OffTapeError, Tape
+from saltflat.engine.uses import DirectUse, merged
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import RefusedError
 
 assert _rules  # importing them registers them
-
-Uses = dict[int, Use]
-"""By the id of the parameter."""
 
 
 @dataclass(frozen=True)
@@ -50,88 +48,6 @@ class Clip:
     function: ClippingFunction = field(compare=False)
     norm: float
     key: Any = None
-
-
-@dataclass
-class Known:
-    """What was learned about a model on one form of input."""
-
-    facts: Facts = field(default_factory=Facts)
-    rowwise: bool | None = None  # every output has the rows of the input, in their order
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a model: its arguments as leaves, and which of them hold one row a unit.
-
-    ``run`` calls the model, or a lane's copy of it. ``dim`` is where the units are.
-    """
-
-    model: nn.Module
-    run: Callable[..., Any]
-    leaves: list[Any]
-    spec: TreeSpec
-    units: int
-    dim: int = 0
-
-    @staticmethod
-    def of(
-        model: nn.Module, run: Callable[..., Any], args: Any, kwargs: dict[str, Any], dim: int = 0
-    ) -> Call | None:
-        """The call, or None where no argument holds rows."""
-        found, spec = tree_flatten((args, kwargs))
-        sizes = [t.shape[dim] for t in found if isinstance(t, Tensor) and t.dim() > dim]
-        if not sizes:
-            return None
-        return Call(model, run, found, spec, sizes[0], dim)
-
-    @property
-    def rows_at(self) -> list[int]:
-        """The leaves that hold one row a unit; others are the same for all."""
-        return [
-            i
-            for i, t in enumerate(self.leaves)
-            if isinstance(t, Tensor) and t.dim() > self.dim and t.shape[self.dim] == self.units
-        ]
-
-    def filled(self, model: nn.Module, values: dict[int, Tensor]) -> Any:
-        """Call the model with some leaves replaced."""
-        leaves = [values.get(i, leaf) for i, leaf in enumerate(self.leaves)]
-        args, kwargs = tree_unflatten(leaves, self.spec)
-        return self.run(model, *args, **kwargs)
-
-    def some(self, part: slice) -> dict[int, Tensor]:
-        """The rows of some units, as tensors of their own; gradients are asked at those that ask for one."""
-        found = {}
-        for i in self.rows_at:
-            leaf = self.leaves[i].detach().narrow(self.dim, part.start, part.stop - part.start)
-            found[i] = leaf.requires_grad_(self.leaves[i].requires_grad)
-        return found
-
-    def form(self) -> Any:
-        """What the facts about a model depend on, sizes apart."""
-        kinds = tuple((i, self.leaves[i].dim(), self.leaves[i].dtype) for i in self.rows_at)
-        return kinds, tuple((m.training) for m in self.model.modules()), self.spec
-
-    def sizes(self) -> Any:
-        """The sizes of the leaves that hold rows, the number of units apart."""
-        return tuple(tuple(self.leaves[i].shape[1:]) for i in self.rows_at)
-
-
-@dataclass
-class Part:
-    """Some rows of a call: what came out, and how to go back."""
-
-    rows: slice
-    inputs: dict[int, Tensor]
-    outputs: list[Tensor]
-    spec: TreeSpec
-    everything: list[Any]  # the leaves of the output, tensors or not
-    back: Callable[[list[Tensor], list[Tensor], bool], tuple[Uses, list[Tensor | None]] | None]
-
-    @property
-    def units(self) -> int:
-        return self.rows.stop - self.rows.start
 
 
 class Pass:
@@ -272,8 +188,6 @@ class Pass:
 
     def _run_apart(self, rows: slice) -> Part:
         """Every unit with weights of its own: by vmap, or one after the other."""
-        from saltflat.engine.apart import run_apart
-
         return run_apart(self.call, self.parameters, rows)
 
     # --- backward -------------------------------------------------------------------------------
@@ -455,9 +369,3 @@ def with_weights(parameters: Sequence[nn.Parameter], weights: Sequence[Tensor] |
     finally:
         for p, value in zip(parameters, before, strict=True):
             p.data = value
-
-
-__all__ = [
-    "Call", "Clip", "Known", "Part", "Pass", "Uses", "clipped_uses", "gradients_in", "gradients_of",
-    "merged_passes", "with_weights",
-]  # fmt: skip

@@ -42,6 +42,16 @@ OWN = ("population", "relation", "unit", "epsilon", "delta", "noise_multiplier",
 class PrivateEstimator(BaseEstimator):
     """The parts of `PrivateClassifier` and `PrivateRegressor` that do not know what a target is."""
 
+    def _keep(self, parameters: dict[str, Any]) -> None:
+        """Each parameter as an attribute of its name, as scikit-learn wants it: the `locals()` of an `__init__`."""
+        self.__dict__.update({name: value for name, value in parameters.items() if name != "self"})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self.fill is not None
+        return tags
+
     def _train(
         self, rows: Any, image: Shape | None, outputs: int, targets: Tensor, loss: LossFunction,
         *, declared: bool, also: Surveying, learned: Learned,

@@ -84,28 +84,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         out: str | None = None,
         account: str | Account | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.method = method
-        self.model = model
-        self.hidden = hidden
-        self.population = population
-        self.classes = classes
-        self.scaling = scaling
-        self.bounds = bounds
-        self.survey_share = survey_share
-        self.fill = fill
-        self.image_shape = image_shape
-        self.class_weight = class_weight
-        self.batch_size = batch_size
-        self.steps = steps
-        self.learning_rate = learning_rate
-        self.clip_norm = clip_norm
-        self.settings = settings
-        self.randomness = randomness
-        self.random_state = random_state
-        self.out = out
-        self.account = account
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
         """Train on private rows. Spends the whole budget, every time it is called.
@@ -144,12 +123,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """The most likely class of each row. Post-processing: costs nothing."""
         likeliest = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[likeliest])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = self.fill is not None
-        return tags
 
     def _coded(self, labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The classes in order, and the place of each label among them."""

@@ -66,29 +66,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         out: str | None = None,
         account: str | Account | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.method = method
-        self.model = model
-        self.hidden = hidden
-        self.loss = loss
-        self.huber = huber
-        self.population = population
-        self.scaling = scaling
-        self.bounds = bounds
-        self.target_bounds = target_bounds
-        self.survey_share = survey_share
-        self.fill = fill
-        self.image_shape = image_shape
-        self.batch_size = batch_size
-        self.steps = steps
-        self.learning_rate = learning_rate
-        self.clip_norm = clip_norm
-        self.settings = settings
-        self.randomness = randomness
-        self.random_state = random_state
-        self.out = out
-        self.account = account
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> PrivateRegressor:
         """Train on private rows. Spends the whole budget, every time it is called.
@@ -122,12 +100,6 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         outputs = self._outputs(X).reshape(-1)
         low, high = self.target_bounds_
         return np.asarray(np.clip(low + (outputs / REACH + 1) / 2 * (high - low), low, high))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = self.fill is not None
-        return tags
 
     def _loss_function(self) -> Any:
         if self.loss not in ("squared", "huber"):

@@ -32,9 +32,9 @@ from saltflat.training.fit import completed
 from saltflat.training.gradients import require_gradients
 from saltflat.training.keep import EVERY
 from saltflat.training.losses import check_targets, cross_entropy, default_loss
-from saltflat.training.prepare import LoopWith, Session, opened_session
 from saltflat.training.resume import finished_run, plan_of
 from saltflat.training.run import Run
+from saltflat.training.session import LoopWith, Session, opened_session
 from saltflat.training.spend import AccountName, Spending
 from saltflat.training.step import Loop, Step, build_optimizer
 

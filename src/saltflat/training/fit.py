@@ -21,10 +21,11 @@ from saltflat.training.evaluate import coverage, with_weights
 from saltflat.training.follow import follow
 from saltflat.training.keep import EVERY
 from saltflat.training.lead import leading, opened_group
-from saltflat.training.prepare import Session, Settings, prepare
+from saltflat.training.prepare import Settings, prepare
 from saltflat.training.progress import Progress
 from saltflat.training.resume import finished_run
 from saltflat.training.run import Run
+from saltflat.training.session import Session
 from saltflat.training.spend import AccountName
 from saltflat.training.step import Loop, Schedule, Step
 

@@ -30,9 +30,10 @@ from saltflat.record.folder import RunFolder
 from saltflat.record.selected import selection_of
 from saltflat.training.evaluate import with_weights
 from saltflat.training.fit import metrics_row
-from saltflat.training.prepare import Session, prepare
+from saltflat.training.prepare import prepare
 from saltflat.training.run import Run
 from saltflat.training.score import noised_count, right_answers
+from saltflat.training.session import Session
 from saltflat.training.step import Schedule
 
 ModelOrMaker = nn.Module | Callable[[], nn.Module]

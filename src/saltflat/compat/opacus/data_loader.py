@@ -223,6 +223,15 @@ def switch_generator(*, data_loader: DataLoader[Any], generator: Any) -> DataLoa
     if not hasattr(target, "generator"):
         raise ValueError("Target sampler doesn't have generator attribute: nothing to switch")
     target.generator = generator
+    return with_batches(
+        data_loader, batch_sampler, generator if isinstance(generator, torch.Generator) else None
+    )
+
+
+def with_batches(
+    data_loader: DataLoader[Any], batch_sampler: Any, generator: torch.Generator | None
+) -> DataLoader[Any]:
+    """A loader like this one, over the batches of another sampler."""
     return DataLoader(
         dataset=data_loader.dataset,
         batch_sampler=batch_sampler,
@@ -232,7 +241,7 @@ def switch_generator(*, data_loader: DataLoader[Any], generator: Any) -> DataLoa
         timeout=data_loader.timeout,
         worker_init_fn=data_loader.worker_init_fn,
         multiprocessing_context=data_loader.multiprocessing_context,
-        generator=generator if isinstance(generator, torch.Generator) else None,
+        generator=generator,
         prefetch_factor=data_loader.prefetch_factor,
         persistent_workers=data_loader.persistent_workers,
     )

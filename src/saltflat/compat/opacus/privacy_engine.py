@@ -25,6 +25,8 @@ from saltflat.compat.opacus.validators import ModuleValidator
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.mechanism.streams import CryptographicStream
 
+File = str | os.PathLike[str] | IO[bytes]
+
 
 class PrivacyEngine:
     """Opacus's `PrivacyEngine` on saltflat's engine, noise and accounting.
@@ -355,65 +357,49 @@ class PrivacyEngine:
     # --- checkpoints ------------------------------------------------------------------------------
 
     def save_checkpoint(
-        self,
-        *,
-        path: str | os.PathLike[str] | IO[bytes],
-        module: nn.Module,
-        optimizer: DPOptimizer | None = None,
-        noise_scheduler: Any = None,
-        grad_clip_scheduler: Any = None,
-        checkpoint_dict: dict[str, Any] | None = None,
-        module_state_dict_kwargs: dict[str, Any] | None = None,
-        torch_save_kwargs: dict[str, Any] | None = None,
-    ) -> None:
+        self, *, path: File, module: nn.Module, optimizer: DPOptimizer | None = None, noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None, checkpoint_dict: dict[str, Any] | None = None,
+        module_state_dict_kwargs: dict[str, Any] | None = None, torch_save_kwargs: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Save the state of module, optimizer and accountant: tensors and plain values, no code."""
         found = dict(checkpoint_dict or {})
         found["module_state_dict"] = module.state_dict(**(module_state_dict_kwargs or {}))
         found["privacy_accountant_state_dict"] = self.accountant.state_dict()
-        if optimizer is not None:
-            found["optimizer_state_dict"] = optimizer.state_dict()
-        if noise_scheduler is not None:
-            found["noise_scheduler_state_dict"] = noise_scheduler.state_dict()
-        if grad_clip_scheduler is not None:
-            found["grad_clip_scheduler_state_dict"] = grad_clip_scheduler.state_dict()
-        if self._search is not None:
-            found["saltflat_method_state_dict"] = self._search.state_dict()
+        for key, part in self._parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
+            if part is not None:
+                found[key] = part.state_dict()
         check_plain(found)
         torch.save(found, path, **(torch_save_kwargs or {}))
 
     def load_checkpoint(
-        self,
-        *,
-        path: str | os.PathLike[str] | IO[bytes],
-        module: nn.Module,
-        optimizer: DPOptimizer | None = None,
-        noise_scheduler: Any = None,
-        grad_clip_scheduler: Any = None,
-        module_load_dict_kwargs: dict[str, Any] | None = None,
+        self, *, path: File, module: nn.Module, optimizer: DPOptimizer | None = None, noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None, module_load_dict_kwargs: dict[str, Any] | None = None,
         torch_load_kwargs: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """Load what `save_checkpoint`, here or in Opacus, saved. Loading never executes code from the file."""
         options = {**(torch_load_kwargs or {}), "weights_only": True}
         checkpoint: dict[str, Any] = torch.load(path, **options)
         module.load_state_dict(checkpoint["module_state_dict"], **(module_load_dict_kwargs or {}))
         self.accountant.load_state_dict(checkpoint["privacy_accountant_state_dict"])
-        saved = checkpoint.pop("optimizer_state_dict", {})
-        if optimizer is not None and saved:
-            optimizer.load_state_dict(saved)
-        elif (optimizer is not None) != bool(saved):
-            warnings.warn(
-                f"optimizer_state_dict has {len(saved)} items but optimizer is "
-                f"{'' if optimizer is not None else 'not '}provided.", UserWarning, stacklevel=2,
-            )  # fmt: skip
-        for key, target in (
-            ("noise_scheduler_state_dict", noise_scheduler),
-            ("grad_clip_scheduler_state_dict", grad_clip_scheduler),
-            ("saltflat_method_state_dict", self._search),
-        ):
-            state = checkpoint.pop(key, {})
-            if target is not None and state:
-                target.load_state_dict(state)
+        for key, part in self._parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
+            saved = checkpoint.pop(key, {})
+            if part is not None and saved:
+                part.load_state_dict(saved)
+            elif key == "optimizer_state_dict" and (part is not None) != bool(saved):
+                warnings.warn(
+                    f"optimizer_state_dict has {len(saved)} items but optimizer is "
+                    f"{'' if part is not None else 'not '}provided.", UserWarning, stacklevel=2,
+                )  # fmt: skip
         return checkpoint
+
+    def _parts(self, optimizer: Any, noise_scheduler: Any, grad_clip_scheduler: Any) -> dict[str, Any]:
+        """What a checkpoint may hold beside module and accountant, by its key."""
+        return {
+            "optimizer_state_dict": optimizer,
+            "noise_scheduler_state_dict": noise_scheduler,
+            "grad_clip_scheduler_state_dict": grad_clip_scheduler,
+            "saltflat_method_state_dict": self._search,
+        }
 
 
 def _expected(loader: DataLoader[Any], sample_rate: float) -> int:

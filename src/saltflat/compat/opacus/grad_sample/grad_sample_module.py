@@ -54,25 +54,26 @@ class AbstractGradSampleHooks:
         """Whether calls are recorded."""
         return self.recorder is not None and self.recorder.enabled
 
+    def _tell(self, flag: str, value: bool) -> None:
+        """Set a flag of the recorder, as long as there is one."""
+        if self.recorder is not None:
+            setattr(self.recorder, flag, value)
+
     def enable_hooks(self) -> None:
         """Record calls again."""
-        if self.recorder is not None:
-            self.recorder.enabled = True
+        self._tell("enabled", True)
 
     def disable_hooks(self) -> None:
         """Let calls pass unrecorded: they then leave ordinary gradients."""
-        if self.recorder is not None:
-            self.recorder.enabled = False
+        self._tell("enabled", False)
 
     def forbid_grad_accumulation(self) -> None:
         """Refuse a second backward pass before the gradients of the first were used and cleared."""
-        if self.recorder is not None:
-            self.recorder.accumulation_allowed = False
+        self._tell("accumulation_allowed", False)
 
     def allow_grad_accumulation(self) -> None:
         """Collect the gradients of several backward passes."""
-        if self.recorder is not None:
-            self.recorder.accumulation_allowed = True
+        self._tell("accumulation_allowed", True)
 
     def set_grad_sample_to_none(self) -> None:
         """Forget the per-example gradients."""

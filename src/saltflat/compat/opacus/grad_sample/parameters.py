@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from saltflat.engine.passes import Clip, Pass, Uses, clipped_uses, gradients_in, merged_passes
+from saltflat.engine.one_call import Uses
+from saltflat.engine.passes import Clip, Pass, clipped_uses, gradients_in, merged_passes
 from saltflat.engine.uses import DirectUse
 
 

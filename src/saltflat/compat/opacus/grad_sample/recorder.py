@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from saltflat.compat.opacus.grad_sample.parameters import EmptyRecord, Record, Watched, unwatch, watch
 from saltflat.engine.calls import Acquaintance
-from saltflat.engine.passes import Call, Clip, Pass
+from saltflat.engine.one_call import Call
+from saltflat.engine.passes import Clip, Pass
 from saltflat.errors import RefusedError
 
 ACCUMULATION = (

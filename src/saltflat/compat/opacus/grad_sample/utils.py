@@ -8,28 +8,19 @@ from typing import Any
 
 from torch import nn
 
-from saltflat.compat.opacus.grad_sample.grad_sample_module import (
-    AbstractGradSampleHooks,
-    AbstractGradSampleModule,
-    GradSampleHooks,
-    GradSampleHooksFastGradientClipping,
-    GradSampleModule,
-    GradSampleModuleExpandedWeights,
-    GradSampleModuleFastGradientClipping,
-    GradSampleModuleNoOp,
-)
+from saltflat.compat.opacus.grad_sample import grad_sample_module as modules
 from saltflat.errors import PrivacyWarning
 
-MODES: dict[str, type[GradSampleModule]] = {
-    "hooks": GradSampleModule,
-    "functorch": GradSampleModule,
-    "ew": GradSampleModuleExpandedWeights,
-    "ghost": GradSampleModuleFastGradientClipping,
-    "no_op": GradSampleModuleNoOp,
+MODES: dict[str, type[modules.GradSampleModule]] = {
+    "hooks": modules.GradSampleModule,
+    "functorch": modules.GradSampleModule,
+    "ew": modules.GradSampleModuleExpandedWeights,
+    "ghost": modules.GradSampleModuleFastGradientClipping,
+    "no_op": modules.GradSampleModuleNoOp,
 }
 
 
-def get_gsm_class(grad_sample_mode: str) -> type[AbstractGradSampleModule]:
+def get_gsm_class(grad_sample_mode: str) -> type[modules.AbstractGradSampleModule]:
     """The class of a mode. All compute the same, by the one engine."""
     if grad_sample_mode not in MODES:
         raise ValueError(
@@ -39,12 +30,12 @@ def get_gsm_class(grad_sample_mode: str) -> type[AbstractGradSampleModule]:
     return MODES[grad_sample_mode]
 
 
-def get_hooks_class(grad_sample_mode: str) -> type[GradSampleHooks]:
+def get_hooks_class(grad_sample_mode: str) -> type[modules.GradSampleHooks]:
     """The class of a mode for modules that are not wrapped."""
     known = {
-        "hooks": GradSampleHooks,
-        "functorch": GradSampleHooks,
-        "ghost": GradSampleHooksFastGradientClipping,
+        "hooks": modules.GradSampleHooks,
+        "functorch": modules.GradSampleHooks,
+        "ghost": modules.GradSampleHooksFastGradientClipping,
     }
     if grad_sample_mode not in known:
         raise ValueError(
@@ -55,18 +46,18 @@ def get_hooks_class(grad_sample_mode: str) -> type[GradSampleHooks]:
 
 def prepare_module(
     model: nn.Module, grad_sample_mode: str, wrap_model: bool = True, *args: Any, **kwargs: Any
-) -> AbstractGradSampleHooks:
+) -> modules.AbstractGradSampleHooks:
     """Wrap a model, or record it as it is."""
     if grad_sample_mode == "functorch":
         kwargs["force_functorch"] = True
     maker: Any = get_gsm_class(grad_sample_mode) if wrap_model else get_hooks_class(grad_sample_mode)
-    made: AbstractGradSampleHooks = maker(model, *args, **kwargs)
+    made: modules.AbstractGradSampleHooks = maker(model, *args, **kwargs)
     return made
 
 
 def wrap_model(
     model: nn.Module, grad_sample_mode: str, wrap_model: bool = True, *args: Any, **kwargs: Any
-) -> AbstractGradSampleHooks:
+) -> modules.AbstractGradSampleHooks:
     """The older name of `prepare_module`."""
     return prepare_module(model, grad_sample_mode, wrap_model, *args, **kwargs)
 
@@ -88,9 +79,9 @@ def _registered(
 
 def register_grad_sampler(target: type[nn.Module] | Sequence[type[nn.Module]]) -> Callable[..., Any]:
     """Accepted, and not needed: a layer of one's own is seen operation by operation."""
-    return _registered(AbstractGradSampleHooks.GRAD_SAMPLERS, target)
+    return _registered(modules.AbstractGradSampleHooks.GRAD_SAMPLERS, target)
 
 
 def register_norm_sampler(target: type[nn.Module] | Sequence[type[nn.Module]]) -> Callable[..., Any]:
     """Accepted, and not needed."""
-    return _registered(AbstractGradSampleHooks.NORM_SAMPLERS, target)
+    return _registered(modules.AbstractGradSampleHooks.NORM_SAMPLERS, target)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from saltflat.compat.opacus.data_loader import begun
+from saltflat.compat.opacus.data_loader import begun, with_batches
 from saltflat.compat.opacus.optimizers.optimizer import DPOptimizer
 from saltflat.compat.opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
@@ -58,19 +58,7 @@ def wrap_data_loader(
         optimizer=optimizer,
         loader=data_loader,
     )
-    return DataLoader(
-        dataset=data_loader.dataset,
-        batch_sampler=splitting,
-        num_workers=data_loader.num_workers,
-        collate_fn=data_loader.collate_fn,
-        pin_memory=data_loader.pin_memory,
-        timeout=data_loader.timeout,
-        worker_init_fn=data_loader.worker_init_fn,
-        multiprocessing_context=data_loader.multiprocessing_context,
-        generator=data_loader.generator,
-        prefetch_factor=data_loader.prefetch_factor,
-        persistent_workers=data_loader.persistent_workers,
-    )
+    return with_batches(data_loader, splitting, data_loader.generator)
 
 
 class BatchMemoryManager:
