@@ -70,8 +70,8 @@ class Setting:
 
 SETTINGS = {
     "digits": Setting("digits", 0.2, 1e-4, 256, 30, 60, 20, 3, (*ROWS, *MORE)),
-    "mnist": Setting("mnist", 0.04, 1e-5, 1024, 4, 30, 8, 2, ROWS),
-    "fashion-mnist": Setting("fashion-mnist", 0.04, 1e-5, 1024, 5, 30, 8, 2, ROWS),
+    "mnist": Setting("mnist", 0.04, 1e-5, 1024, 4, 30, 8, 3, ROWS),
+    "fashion-mnist": Setting("fashion-mnist", 0.04, 1e-5, 1024, 5, 30, 8, 3, ROWS),
 }
 EPSILONS = (1, 2)
 
