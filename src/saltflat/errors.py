@@ -70,10 +70,10 @@ class PrivacyWarning(UserWarning):
     """Something that weakens or blurs the guarantee, and that the caller may still want."""
 
 
-def check_positive(argument: str, value: float, cure: str = "") -> None:
+def check_positive(argument: str, value: float) -> None:
     """Refuse anything but a finite number above zero."""
     if not is_number(value) or not 0 < value < float("inf"):
-        raise InputError(argument, value, f"a finite {argument} > 0", cure=cure)
+        raise InputError(argument, value, f"a finite {argument} > 0")
 
 
 def is_number(value: object) -> bool:

@@ -162,7 +162,7 @@ class Loss:
 
         return flat(self._over_rows(task)) / len(self)
 
-    def hessian_times(self, vector: Tensor, at: Tensor | None = None) -> Tensor:
+    def hessian_times(self, vector: Tensor) -> Tensor:
         """The Hessian of the mean loss times a vector, exactly.
 
         Forward over reverse: the gradient is computed with its derivative along the vector carried along. A
@@ -170,7 +170,7 @@ class Loss:
         """
         if vector.shape != self.weights.shape:
             raise InputError("vector", str(tuple(vector.shape)), f"one number a weight, ({self.dimension},)")
-        weights, along = self.weights if at is None else at, self.named(vector.to(self.weights))
+        weights, along = self.weights, self.named(vector.to(self.weights))
         if self._forward_over_reverse:
             try:
                 return self._carried_along(weights, along)

@@ -190,15 +190,18 @@ def _curve(line: Curve) -> dict[str, Any]:
     return {"loss": line.loss, "accuracy": line.accuracy}
 
 
-def _last_iterates(history: Sequence[Mapping[str, Any]], last: int = 10) -> dict[str, Any] | None:
+LAST = 10
+
+
+def _last_iterates(history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """The variance of accuracy over the last evaluations of a run, of its iterates and of their average."""
     found: dict[str, Any] = {}
     for word in ("accuracy", "average_accuracy"):
         values = [row[word] for row in history if isinstance(row.get(word), float)]
-        found[f"{word}_variance"] = variance_of_last(values, last)
+        found[f"{word}_variance"] = variance_of_last(values, LAST)
     if found["accuracy_variance"] is None:
         return None
-    return {"evaluations": min(last, sum("accuracy" in row for row in history)), **found}
+    return {"evaluations": min(LAST, sum("accuracy" in row for row in history)), **found}
 
 
 def _finite(value: Any) -> Any:

@@ -57,7 +57,7 @@ AUGMENTATIONS = {"flip": flip, "crop": crop, "cutout": cutout, "auto": auto}
 """By the names that plans use. All keep labels, and each row has its own draw."""
 
 
-def views_of(inputs: Any, multiplicity: Multiplicity, generator: torch.Generator | None = None) -> Any:
+def views_of(inputs: Any, multiplicity: Multiplicity) -> Any:
     """``views`` rows for each row, one after the other, each augmented by itself."""
     if multiplicity.augmentations and not (isinstance(inputs, Tensor) and inputs.dim() == 4):
         raise InputError(
@@ -66,22 +66,18 @@ def views_of(inputs: Any, multiplicity: Multiplicity, generator: torch.Generator
         )  # fmt: skip
     repeated = _repeated(inputs, multiplicity.views)
     for name in multiplicity.augmentations:
-        repeated = AUGMENTATIONS[name](repeated, generator)
+        repeated = AUGMENTATIONS[name](repeated)
     return repeated
 
 
 def gaussian_displacements(
-    weights: Mapping[str, Tensor], multiplicity: Multiplicity, generator: torch.Generator | None = None
+    weights: Mapping[str, Tensor], multiplicity: Multiplicity
 ) -> list[dict[str, Tensor]] | None:
     """For each view, a Gaussian displacement of the weights; None where there is none."""
     if not multiplicity.deviation:
         return None
     return [
-        {
-            name: multiplicity.deviation
-            * torch.randn(weight.shape, dtype=weight.dtype, device=weight.device, generator=generator)
-            for name, weight in weights.items()
-        }
+        {name: multiplicity.deviation * torch.randn_like(weight) for name, weight in weights.items()}
         for _ in range(multiplicity.views)
     ]
 

@@ -44,7 +44,6 @@ def row_chart(
     *,
     percent: bool = False,
     from_zero: bool = True,
-    key: str = "",
     note: str = "",
     head: Sequence[str] = (),
     rows: Sequence[Sequence[str]] = (),
@@ -83,7 +82,7 @@ def row_chart(
     )
     for place, bar in enumerate(bars):
         parts += _row(bar, across, 8 + tall * place)
-    return as_figure(name, svg(name, parts, height=bottom + 40), key, note, head, rows)
+    return as_figure(name, svg(name, parts, height=bottom + 40), "", note, head, rows)
 
 
 def _row(bar: Bar, across: Axis, top: float) -> Iterator[str]:
@@ -108,7 +107,7 @@ def _row(bar: Bar, across: Axis, top: float) -> Iterator[str]:
             yield f'<line class="tick {kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 9}" y2="{y + 9}"/>'
 
 
-def stacked_bar(name: str, parts: Sequence[tuple[str, float]], note: str = "") -> str:
+def stacked_bar(name: str, parts: Sequence[tuple[str, float]]) -> str:
     """Shares of a whole as one bar, with a legend."""
     total = math.fsum(value for _, value in parts)
     if not total or not math.isfinite(total):
@@ -128,7 +127,7 @@ def stacked_bar(name: str, parts: Sequence[tuple[str, float]], note: str = "") -
         [(f"{label} ({share(value / total)})", place) for place, (label, value) in enumerate(parts)],
         areas=True,
     )
-    return as_figure(name, svg(name, drawn, height=26), names, note)
+    return as_figure(name, svg(name, drawn, height=26), names)
 
 
 def clipped(words: str, most: int) -> str:

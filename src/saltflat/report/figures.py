@@ -87,12 +87,15 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     return found
 
 
-def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
+MOST_TICKS = 6
+
+
+def log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten within the range, or round numbers where there are none."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    every = max(1, math.ceil((last - first + 1) / most))
+    every = max(1, math.ceil((last - first + 1) / MOST_TICKS))
     found = [10.0**power for power in range(first, last + 1, every)]
-    return found if len(found) > 1 else [value for value in ticks(low, high, most) if value > 0]
+    return found if len(found) > 1 else [value for value in ticks(low, high, MOST_TICKS) if value > 0]
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -110,16 +113,16 @@ def number(value: float, digits: int = 4) -> str:
     )
 
 
-def claimed(value: float, digits: int = 4) -> str:
+def claimed(value: float) -> str:
     """An ε or δ that is stated as spent: rounded up, so that it is never less than what was computed.
 
     >>> claimed(1.00004), claimed(2.9999), claimed(0.5), claimed(float("inf"))
     ('1.001', '3', '0.5', 'infinite')
     """
     if not 0 < value < math.inf:
-        return number(value, digits)
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return number(math.ceil(value / unit * (1 - 1e-9)) * unit, digits)
+        return number(value)
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)  # the fourth digit, as `number` shows it
+    return number(math.ceil(value / unit * (1 - 1e-9)) * unit)
 
 
 def share(value: float, digits: int = 1) -> str:

@@ -25,11 +25,6 @@ class Final:
     averaged: bool
     label: str
 
-    @property
-    def is_covered(self) -> bool:
-        """Whether the rows it was measured on are public, so that no ε is needed."""
-        return not self.label
-
 
 @dataclass(frozen=True)
 class Place:

@@ -30,11 +30,11 @@ def command(run: RunFacts) -> str | None:
     return _folded(["saltflat train", *words, f"--out {shlex.quote(f'runs/{run.name}-again')}"])
 
 
-def _folded(words: list[str], most: int = 96) -> str:
-    """A command over several lines, none of them much longer than so many letters."""
+def _folded(words: list[str]) -> str:
+    """A command over several lines, none of them much longer than 96 letters."""
     lines = [words[0]]
     for word in words[1:]:
-        if len(lines[-1]) + len(word) > most:
+        if len(lines[-1]) + len(word) > 96:
             lines.append(f"    {word}")
         else:
             lines[-1] += f" {word}"

@@ -12,6 +12,8 @@ from saltflat.synthesis.settings import stream
 from saltflat.synthesis.unet import norm
 
 FEATURES = 64
+BATCH_SIZE = 64
+LEARNING_RATE = 2e-3
 # what a copy of a public image undergoes: every change, each time, none of them large
 COPY = Augmentation(probability=1.0, scale=0.1, rotate=0.2, stretch=0.1, shift=0.04)
 _INITIAL, _STEP, _COPY = 21, 22, 23  # streams of seeds
@@ -51,8 +53,6 @@ def train_classifier(
     classes: int,
     *,
     steps: int = 1_000,
-    batch_size: int = 64,
-    learning_rate: float = 2e-3,
     augmentation: Augmentation | None = None,
     seed: int = 0,
 ) -> SmallClassifier:
@@ -62,12 +62,12 @@ def train_classifier(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(seed, _INITIAL))
         model = SmallClassifier(channels, height, width, classes)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream(seed, _STEP, step))
-            rows = torch.randint(len(labels), (batch_size,))
+            rows = torch.randint(len(labels), (BATCH_SIZE,))
             batch = images[rows]
             if augmentation is not None:
                 batch, _ = augmentation(batch)

@@ -111,7 +111,6 @@ def train_discriminator(
     classes: int,
     settings: DiscriminatorSettings | None = None,
     augmentation: Augmentation | None = None,
-    progress: Callable[[int, int, float], None] | None = None,
 ) -> Trained:
     """Learn to tell public images from generated ones, both on the network's scale, with their labels.
 
@@ -144,8 +143,6 @@ def train_discriminator(
         loss.backward()
         optimizer.step()
         schedule.step()
-        if progress is not None:
-            progress(step + 1, settings.steps, float(loss.detach()))
     model.eval().requires_grad_(False)
     return Trained(model, _accuracy(model, real_kept, made_kept, settings.seed))
 

@@ -242,12 +242,15 @@ def _run(
     return folder.synthesizer(trainer.device)
 
 
-def draw_grid(made: Synthesizer, path: Path, step: int, columns: int = 10) -> None:
+COLUMNS = 10  # of a grid of samples
+
+
+def draw_grid(made: Synthesizer, path: Path, step: int) -> None:
     """A grid of samples, the same noise each time; nothing where pillow is missing."""
     classes = min(made.frame.classes, 20)
-    labels = balanced_labels(classes * columns, classes)
+    labels = balanced_labels(classes * COLUMNS, classes)
     try:
-        grid(made.images(labels, steps=12), labels, path, columns, f"samples after {step:,} steps")
+        grid(made.images(labels, steps=12), labels, path, COLUMNS, f"samples after {step:,} steps")
     except MissingDependencyError:
         return
 

@@ -292,6 +292,6 @@ def _called(model: nn.Module, rows: tuple[Any, Tensor], device: torch.device) ->
     return call_model(model, map_tensors(lambda t: t.to(device), inputs)), targets.to(device)
 
 
-def _listed(names: list[str], most: int = 6) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+def _listed(names: list[str]) -> str:
+    shown, more = ", ".join(names[:6]), len(names) - 6
+    return shown if more <= 0 else f"{shown} and {more} more"

@@ -81,11 +81,11 @@ class Deployment:
         if code is not None:
             raise SaltflatError(f"The SuperLink ended with code {code}.\n{self.tail('superlink')}")
 
-    def tail(self, name: str, lines: int = 12) -> str:
-        """The end of a process's log."""
+    def tail(self, name: str) -> str:
+        """The last dozen lines of a process's log."""
         file = self.folder / f"{name}.log"
         text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
-        return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
+        return "\n".join(f"  {line}" for line in text.splitlines()[-12:])
 
     def stop(self) -> None:
         """End all processes, nodes before the SuperLink, and remove the folder. Does nothing a second time."""
