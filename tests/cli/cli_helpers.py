@@ -88,3 +88,9 @@ class Inside:
         out, err = self.capsys.readouterr()
         code = stop.value.code
         return (code if isinstance(code, int) else 0), out, err
+
+    def answer(self, *arguments: str) -> dict[str, Any]:
+        """The one JSON object that a command printed, as `answer` gives it."""
+        code, out, err = self(*arguments)
+        assert code == 0, err
+        return json.loads(out, parse_constant=_no_constant)

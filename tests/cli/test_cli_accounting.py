@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Inside, answer, saltflat
+from cli_helpers import Inside, answer
 
 FASHION = ("--population", "60000", "--batch-size", "2048", "--delta", "1e-5")
 CIFAR = ("--population", "50000", "--batch-size", "2048", "--delta", "1e-5")
@@ -18,11 +18,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return Inside(monkeypatch, capsys)
 
 
-def test_calibrate_and_account_are_inverses() -> None:
+def test_calibrate_and_account_are_inverses(run: Inside) -> None:
     found = answer("calibrate", "--epsilon", "1", *FASHION, "--steps", "1172", "--json")
     assert found["noise_multiplier"] == pytest.approx(4.4627, rel=2e-3)
     assert found["epsilon"] <= 1.0 == found["target_epsilon"]
-    back = answer(
+    back = run.answer(
         "account", "--noise-multiplier", str(found["noise_multiplier"]), *FASHION, "--steps", "1172", "--json"
     )
     assert back["epsilon"] == found["epsilon"]
@@ -82,12 +82,12 @@ def test_a_truncated_sampler_has_no_renyi_bound(run: Inside) -> None:
     assert "Rényi bound: not supported here" in out
 
 
-def test_a_picture_of_what_a_budget_buys(tmp_path: Path) -> None:
+def test_a_picture_of_what_a_budget_buys(run: Inside, tmp_path: Path) -> None:
     picture = tmp_path / "budget.png"
-    done = saltflat("calibrate", "--epsilon", "1", *FASHION, "--steps", "1172", "--plot", str(picture))
-    assert done.returncode == 0, done.stderr
+    code, _, err = run("calibrate", "--epsilon", "1", *FASHION, "--steps", "1172", "--plot", str(picture))
+    assert code == 0, err
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert f"wrote {picture}" in done.stderr
+    assert f"wrote {picture}" in err
 
 
 def test_a_picture_around_a_given_noise(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:

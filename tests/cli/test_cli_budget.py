@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Inside, killed_after, saltflat
+from cli_helpers import Inside, killed_after
 
 from saltflat.record.account import Account, ReservationError
 from saltflat.record.ledger import Ledger
@@ -119,7 +119,9 @@ def test_evaluate(run: Inside) -> None:
 
 
 @pytest.mark.slow
-def test_two_runs_at_once_and_one_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_at_once_and_one_that_is_killed(
+    run: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two processes want what only one can have: one trains, the other is refused. A killed run keeps its part
     when it goes on, and gives nothing back.
     """
@@ -142,7 +144,7 @@ def test_two_runs_at_once_and_one_that_is_killed(tmp_path: Path, monkeypatch: py
     reservation = account.balance().held[-1].reservation
     with pytest.raises(ReservationError, match="stays spent"):
         account.give_back(reservation, without_ledger=True)
-    done = saltflat("train", "--resume", "c", "--quiet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    code, _, err = run("train", "--resume", "c", "--quiet")
+    assert code == 0, err
     assert len(account.balance().live) == 2
     assert account.balance().held[-1].reservation == reservation

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import killed_after
+from cli_helpers import Inside, killed_after
 
 from saltflat.cli.compare import final_accuracy, summarise
 from saltflat.record.ledger import Ledger
 
-COMMAND = [
-    sys.executable, "-m", "saltflat", "compare", "--data", "digits", "--methods", "dp-sgd,dp-sat+swa",
-    "--seeds", "2", "--epsilon", "2", "--delta", "1e-4", "--steps", "60", "--json",
-]  # fmt: skip
-
-
-def compare(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "--out", str(folder), *more], capture_output=True, text=True, timeout=300
-    )
+WORDS = (
+    "compare", "--data", "digits", "--methods", "dp-sgd,dp-sat+swa", "--seeds", "2", "--epsilon", "2",
+    "--delta", "1e-4", "--steps", "60", "--json", "--out", "c",
+)  # fmt: skip
 
 
 @pytest.mark.slow
-def test_a_comparison_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+def test_a_comparison_goes_on_where_it_was_cut_off(run: Inside, tmp_path: Path) -> None:
     """Fails when finished runs are made again, or when a cut-off run is taken for a finished one (tried).
 
     A run that was killed is resumed; one without a checkpoint is moved aside and made anew.
     """
-    killed_after(30, [*COMMAND, "--out", str(tmp_path / "c")], tmp_path / "c" / "dp-sat+swa-seed0")
-    done = compare(tmp_path / "c")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    killed_after(
+        30, [sys.executable, "-m", "saltflat", *WORDS], tmp_path / "c" / "dp-sat+swa-seed0", cwd=tmp_path
+    )
+    result = run.answer(*WORDS)
     assert [row["method"] for row in result["methods"]] == ["dp-sgd", "dp-sat+swa"]
     assert all(len(row["runs"]) == 2 and row["epsilon"] <= 2 for row in result["methods"])
     assert result["methods"][0]["error_reduction"] == 0.0
@@ -46,19 +38,18 @@ def test_a_comparison_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     cut = tmp_path / "c" / "dp-sgd-seed1"
     kept = (tmp_path / "c" / "dp-sgd-seed0" / "weights.safetensors").read_bytes()
     (cut / "certificate.json").unlink()
-    again = compare(tmp_path / "c")
-    assert again.returncode == 0, again.stderr
+    run.answer(*WORDS)
     assert (tmp_path / "c" / "dp-sgd-seed0" / "weights.safetensors").read_bytes() == kept
     assert (cut / "certificate.json").exists()
     assert (tmp_path / "c" / "dp-sgd-seed1.cut-off-1" / "ledger.jsonl").exists()
 
-    other = compare(tmp_path / "c", "--clip-norm", "0.5")
-    assert other.returncode == 2
-    assert "another plan" in other.stderr
-    assert "Traceback" not in other.stderr
-    stricter = compare(tmp_path / "c", "--randomness", "secure")
-    assert stricter.returncode == 2
-    assert "randomness='secure' differs" in stricter.stderr
+    code, _, err = run(*WORDS, "--clip-norm", "0.5")
+    assert code == 2
+    assert "another plan" in err
+    assert "Traceback" not in err
+    code, _, err = run(*WORDS, "--randomness", "secure")
+    assert code == 2
+    assert "randomness='secure' differs" in err
 
 
 def test_the_result_is_the_last_iterate_or_the_average_never_the_best_epoch() -> None:
@@ -81,9 +72,8 @@ def test_the_result_is_the_last_iterate_or_the_average_never_the_best_epoch() ->
     assert first["last_iterates_variance"] == pytest.approx(0.0025)
 
 
-def test_a_setting_that_the_method_does_not_have_is_refused() -> None:
+def test_a_setting_that_the_method_does_not_have_is_refused(run: Inside) -> None:
     """Fails when it is silently ignored (tried)."""
-    command = [sys.executable, "-m", "saltflat", "train", "--method", "dp-sgd", "--rho", "0.1"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert found.returncode == 2
-    assert "rho=0.1 is not one" in found.stderr
+    code, _, err = run("train", "--method", "dp-sgd", "--rho", "0.1")
+    assert code == 2
+    assert "rho=0.1 is not one" in err

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Inside, answer, killed_after
+from cli_helpers import Inside, killed_after
 
 import saltflat as sf
 
@@ -18,9 +18,9 @@ QUICK = (
 
 
 @pytest.mark.slow
-def test_a_budget_in_and_a_verified_folder_out(tmp_path: Path) -> None:
+def test_a_budget_in_and_a_verified_folder_out(run: Inside, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    found = answer(
+    found = run.answer(
         "federate", "--data", "digits", "--model", "mlp", "--method", "dp-fedsam+ema", "--rho", "0.05",
         "--clients", "100", "--rate", "0.4", "--rounds", "30", "--epsilon", "10", "--clip-norm", "0.6",
         "--local-batch-size", "8", "--partition", "dirichlet", "--out", str(out), "--json",
@@ -111,14 +111,14 @@ def test_bad_input_is_a_sentence(arguments: tuple[str, ...], says: str, run: Ins
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_its_own_options(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_with_its_own_options(run: Inside, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "saltflat", "federate", *QUICK, "--rounds", "60", "--out", str(out)]
     killed_after(9, command, out, signal.SIGKILL)
-    found = answer("federate", "--resume", str(out), "--clients", "60", "--json")
+    found = run.answer("federate", "--resume", str(out), "--clients", "60", "--json")
     assert found["rounds"] == 60
     assert sf.verify(out).passed
-    again = answer("federate", "--resume", str(out), "--json")
+    again = run.answer("federate", "--resume", str(out), "--json")
     assert again["accuracy"] == found["accuracy"]
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Inside, answer, killed_after, saltflat
+from cli_helpers import Inside, killed_after
 
 import saltflat as sf
 from core_helpers import small_data, small_net
@@ -23,25 +23,24 @@ PLAN = (
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_a_finished_one_says_so(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_and_a_finished_one_says_so(run: Inside, tmp_path: Path) -> None:
     """Killed, resumed, and asked for again: the same JSON, exit code 0."""
     dead = killed_after(40, [*TRAIN, *PLAN, "--out", "here", "--json"], tmp_path / "here", cwd=tmp_path)
     assert dead.returncode == -signal.SIGKILL
     assert dead.stdout == ""
-    found = answer("train", "--resume", "here", "--json", cwd=tmp_path)
+    found = run.answer("train", "--resume", "here", "--json")
     assert (found["steps"], found["method"], found["out"], found["private"]) == (150, "sai+ema", "here", True)
     ledger = Ledger.read(tmp_path / "here" / "ledger.jsonl")
     assert (ledger.releases, ledger.resumes) == (150, 1)
     assert sf.Run.load(tmp_path / "here").accuracy == found["accuracy"]
     before = {path: path.read_bytes() for path in (tmp_path / "here").iterdir()}
-    again = saltflat("train", "--resume", "here", "--json", cwd=tmp_path)
-    assert (again.returncode, json.loads(again.stdout)) == (0, found)
-    assert "is finished" in saltflat("train", "--resume", "here", cwd=tmp_path).stderr
+    assert run.answer("train", "--resume", "here", "--json") == found
+    assert "is finished" in run("train", "--resume", "here")[2]
     assert {path: path.read_bytes() for path in (tmp_path / "here").iterdir()} == before
 
 
 @pytest.mark.slow
-def test_a_seeded_run_that_was_interrupted_equals_one_that_was_not(tmp_path: Path) -> None:
+def test_a_seeded_run_that_was_interrupted_equals_one_that_was_not(run: Inside, tmp_path: Path) -> None:
     """Ctrl-C: exit code 130, the command that goes on, and in the end the same bytes."""
     seeded = (*PLAN, "--seed", "3")
     stopped = killed_after(
@@ -51,8 +50,8 @@ def test_a_seeded_run_that_was_interrupted_equals_one_that_was_not(tmp_path: Pat
     assert "Go on with: saltflat train --resume 'a b'" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     assert (tmp_path / "a b" / "certificate.json").exists()
-    answer("train", "--resume", "a b", "--json", cwd=tmp_path)
-    answer("train", *seeded, "--out", "whole", "--json", cwd=tmp_path)
+    run.answer("train", "--resume", "a b", "--json")
+    run.answer("train", *seeded, "--out", "whole", "--json")
     for name in ("weights.safetensors", "average.safetensors", "metrics.jsonl"):
         assert (tmp_path / "a b" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

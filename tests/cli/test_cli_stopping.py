@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Inside, killed_after, saltflat
+from cli_helpers import Inside, killed_after
 
 from saltflat.record.ledger import Ledger
+from saltflat.training import fit, trials
+
+assert trials  # imported before a test exchanges what it takes from `fit`, which it would keep
 
 SALTFLAT = [sys.executable, "-m", "saltflat"]
 PLAN = ["--noise-multiplier", "4", "--delta", "1e-4", "--batch-size", "256", "--steps", "150"]
@@ -23,7 +26,7 @@ def told_to(stderr: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_train_goes_on_with_the_very_words_it_printed(tmp_path: Path) -> None:
+def test_train_goes_on_with_the_very_words_it_printed(run: Inside, tmp_path: Path) -> None:
     """Also where the folder's name needs quotes."""
     stopped = killed_after(
         40,
@@ -37,14 +40,12 @@ def test_train_goes_on_with_the_very_words_it_printed(tmp_path: Path) -> None:
     assert "Traceback" not in stopped.stderr
     command = told_to(stopped.stderr)
     assert command == ["saltflat", "train", "--resume", "it's here"]
-    done = saltflat(*command[1:], "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == 150
+    assert run.answer(*command[1:], "--json")["steps"] == 150
     assert Ledger.read(tmp_path / "it's here" / "ledger.jsonl").resumes == 1
 
 
 @pytest.mark.slow
-def test_compare_goes_on_with_the_very_words_it_printed(tmp_path: Path) -> None:
+def test_compare_goes_on_with_the_very_words_it_printed(run: Inside, tmp_path: Path) -> None:
     command = ["compare", "--methods", "dp-sgd,sai", "--seeds", "1", *PLAN, "--out", "a b", "--quiet"]
     stopped = killed_after(
         40, [*SALTFLAT, *command], tmp_path / "a b" / "sai-seed0", signal.SIGINT, cwd=tmp_path
@@ -53,8 +54,8 @@ def test_compare_goes_on_with_the_very_words_it_printed(tmp_path: Path) -> None:
     assert "Traceback" not in stopped.stderr
     assert "The runs so far are kept in a b." in stopped.stderr
     assert told_to(stopped.stderr) == ["saltflat", *command]
-    done = saltflat(*told_to(stopped.stderr)[1:], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    code, _, err = run(*told_to(stopped.stderr)[1:])
+    assert code == 0, err
     assert Ledger.read(tmp_path / "a b" / "sai-seed0" / "ledger.jsonl").resumes == 1
     assert Ledger.read(tmp_path / "a b" / "dp-sgd-seed0" / "ledger.jsonl").resumes == 0
 
@@ -115,8 +116,6 @@ def test_a_tuning_on_public_data_goes_on_as_a_run(run: Inside, monkeypatch: pyte
         "tune", "--data", "secret.csv", "--proxy", "public.csv", "--label", "outcome", "--epsilon", "3", "--delta",
         "1e-3", "--batch-size", "20", "--steps", "9", "--grid", "learning_rate=0.1,1", "--out", "here", "--quiet",
     )  # fmt: skip
-    from saltflat.training import fit
-
     rightly, calls = fit.metrics_row, []
 
     def third_time(*arguments: object) -> object:

@@ -61,18 +61,19 @@ def test_a_test_run_is_not_verified_unless_accepted(run: Inside, tmp_path: Path)
     assert "NOT PRIVATE" in out
 
 
-def test_through_the_real_command(tmp_path: Path) -> None:
+def test_through_the_real_command(run: Inside, tmp_path: Path) -> None:
+    """As a process of its own where all is well; damaged folders by the same entry point."""
     folder = tmp_path / "run"
-    assert saltflat("train", *SMALL, "--out", str(folder), "--quiet").returncode == 0
+    assert run("train", *SMALL, "--out", str(folder), "--quiet")[0] == 0
     assert saltflat("verify", str(folder)).returncode == 0
     for name, place in (("ledger.jsonl", 900), ("weights.safetensors", -5), ("plan.json", 60)):
         content = bytearray((folder / name).read_bytes())
         content[place] ^= 1
         (folder / name).write_bytes(content)
-        done = saltflat("verify", str(folder), "--json")
-        assert done.returncode == 1
-        assert "Traceback" not in done.stderr
-        assert "files" in [c["name"] for c in json.loads(done.stdout)["checks"] if c["status"] == "failed"]
+        code, out, err = run("verify", str(folder), "--json")
+        assert code == 1
+        assert "Traceback" not in err
+        assert "files" in [c["name"] for c in json.loads(out)["checks"] if c["status"] == "failed"]
         content[place] ^= 1
         (folder / name).write_bytes(content)
 

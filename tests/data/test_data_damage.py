@@ -127,15 +127,28 @@ def cut_case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     return made
 
 
+def undamaged(file: Path) -> bytes:
+    """The content before any damage, kept beside the file."""
+    whole = file.with_name(file.name + ".whole")
+    if not whole.exists():
+        whole.write_bytes(file.read_bytes())
+    return whole.read_bytes()
+
+
+def read_or_refused(file: Path, read: Callable[[], object]) -> None:
+    """A reader takes the file, or says in a sentence that names it why not."""
+    try:
+        read()
+    except InputError as error:
+        assert file.name in str(error)  # noqa: PT017
+
+
 @often
 @given(where=st.floats(0, 1, exclude_max=True))
 def test_a_file_that_was_cut_is_refused(cut_case: Case, where: float) -> None:
     """Fails for tar when the archive is not read past its last member, for CIFAR when batches may differ."""
     file, read = cut_case
-    whole = file.with_name(file.name + ".whole")
-    if not whole.exists():
-        whole.write_bytes(file.read_bytes())
-    content = whole.read_bytes()
+    content = undamaged(file)
     kept = content[: int(where * len(content))]
     if file.suffix == ".tar" and not any(content[len(kept) - 1024 :]) and len(kept) >= 1024:
         return  # only padding was cut
@@ -153,17 +166,11 @@ def test_a_file_that_was_cut_is_refused(cut_case: Case, where: float) -> None:
 )
 def test_flipped_bytes_never_crash_a_reader(case: Case, changes: list[tuple[float, int]]) -> None:
     file, read = case
-    whole = file.with_name(file.name + ".whole")
-    if not whole.exists():
-        whole.write_bytes(file.read_bytes())
-    content = bytearray(whole.read_bytes())
+    content = bytearray(undamaged(file))
     for where, mask in changes:
         content[int(where * len(content))] ^= mask
     file.write_bytes(content)
-    try:
-        read()
-    except InputError as error:
-        assert file.name in str(error)  # noqa: PT017
+    read_or_refused(file, read)
 
 
 @often
@@ -171,17 +178,11 @@ def test_flipped_bytes_never_crash_a_reader(case: Case, changes: list[tuple[floa
 def test_flipped_headers_never_crash_a_reader(case: Case, at: int, mask: int) -> None:
     """The first and the last bytes are where formats keep what a reader trusts."""
     file, read = case
-    whole = file.with_name(file.name + ".whole")
-    if not whole.exists():
-        whole.write_bytes(file.read_bytes())
     for side in (1, -1):
-        content = bytearray(whole.read_bytes())
+        content = bytearray(undamaged(file))
         content[(at if side == 1 else -1 - at) % len(content)] ^= mask
         file.write_bytes(content)
-        try:
-            read()
-        except InputError as error:
-            assert file.name in str(error)  # noqa: PT017
+        read_or_refused(file, read)
 
 
 @often

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,18 @@ COMMON: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A plan, and what `fit` is given besides."""
+    """A plan, made when it is first asked for, and what `fit` is given besides."""
 
-    plan: Plan
+    make: Callable[[], Plan]
     options: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def plan(self) -> Plan:
+        return self.make()
 
 
 def named(method: str, options: dict[str, Any] | None = None, **settings: Any) -> Case:
-    return Case(sf.plans.by_name(method, **COMMON | settings), options or {})
+    return Case(partial(sf.plans.by_name, method, **COMMON | settings), options or {})
 
 
 def cases() -> dict[str, Case]:
@@ -71,7 +76,9 @@ def cases() -> dict[str, Case]:
         "exact": named("sai", {"randomness": "exact"}, clipping=QuantileClipping(count_noise=1.0)),
         "people": named("dp-sgd", people, unit="person", population=20),
         "truncated": Case(
-            Plan(TruncatedPoisson(40, BATCH, cap=9), (Phase(12, CLIP, 2.0, RATE),), Budget(100.0, 1e-3))
+            lambda: Plan(
+                TruncatedPoisson(40, BATCH, cap=9), (Phase(12, CLIP, 2.0, RATE),), Budget(100.0, 1e-3)
+            )
         ),
         "weight-multiplicity": named("weight-multiplicity", public),
         "dope-sgd": named("dope-sgd", public),
@@ -125,7 +132,7 @@ def noise(tier: str) -> dict[str, Any]:
     )
     kept = Kept()
     run = fitted(
-        Case(plan), blind_rows(), Blind(), loss_fn=blind_loss, seed=None, randomness=tier, callbacks=[kept],
+        Case(lambda: plan), blind_rows(), Blind(), loss_fn=blind_loss, seed=None, randomness=tier, callbacks=[kept],
         evaluate=None, check_gradients=False,
     )  # fmt: skip
     return {"releases": kept.releases, "weights": result(run)["weights"]}
@@ -176,7 +183,7 @@ def sums() -> dict[str, Tensor]:
         if extra is not None:
             data = Examples(torch.cat([rows.inputs, extra()]), torch.cat([rows.targets, torch.tensor([1])]))
         kept = Kept()
-        fitted(Case(plan), data, seed=None, callbacks=[kept], evaluate=None)
+        fitted(Case(lambda: plan), data, seed=None, callbacks=[kept], evaluate=None)
         found[name] = kept.releases[0] * 40 if kept.releases else torch.zeros(0)
     return found
 
