@@ -93,6 +93,25 @@ def saltflat(work: Workload, micro_batch: int, clip_norm: float = CLIP_NORM) -> 
     return step
 
 
+def floor(work: Workload) -> Step:
+    """This library with all matrices and kernels frozen: forward, and the gradients of activations.
+
+    Every engine that clips has to do that much. What is left of a whole step is what per-example gradients of
+    matrices and kernels cost, so this is the limit of what a better way of forming them could gain.
+    """
+    model = work.fresh_model()
+    vectors = [p for p in model.parameters() if p.dim() <= 1]
+    for p in model.parameters():
+        p.requires_grad_(p.dim() <= 1)
+    if not vectors:
+        raise NotImplementedError("has no bias and no scale")
+
+    def step() -> Sums:
+        return clipped_sum(model, work.loss, work.inputs, work.targets, CLIP_NORM).grads
+
+    return step
+
+
 def ordinary(work: Workload, physical: int) -> Step:
     """Plain torch: forward, backward, summed gradients."""
     return _plain(work, work.fresh_model(), work.inputs, physical)

@@ -20,13 +20,14 @@ from saltflat.bench.contenders import (
     Contender,
     Sums,
     contenders,
+    floor,
     one_by_one,
     ordinary,
     relative_error,
     saltflat,
     sums_of,
 )
-from saltflat.bench.timing import Step, interleaved, paired, seconds_of
+from saltflat.bench.timing import Step, beside, interleaved, paired, seconds_of
 from saltflat.bench.workload import Workload, parameter_count
 
 # Beyond this the private step does not compute what the ordinary one does, and its speed means nothing.
@@ -54,6 +55,7 @@ def compare(model: str, examples: int, rounds: int) -> dict[str, Any]:
         lineup.leave_out_slower(families)
         times = interleaved(lineup.steps, rounds, lineup.seconds, lineup.get_ready)
         as_with_saltflat()
+        share = floor_share(work, lineup.steps[OURS], rounds)
     medians = {name: statistics.median(values) for name, values in times.items()}
     fastest = fastest_of(medians, families)
     yardstick = times[fastest[ORDINARY]]
@@ -78,9 +80,17 @@ def compare(model: str, examples: int, rounds: int) -> dict[str, Any]:
             }
             for name, values in times.items()
         },
+        "floor": share,
         "missing": lineup.missing,
         **checked,
     }
+
+
+def floor_share(work: Workload, ours: Step, rounds: int) -> dict[str, float]:
+    """How much of saltflat's step is left where gradients of matrices and kernels cost nothing."""
+    least = floor(work)
+    least(), least()  # the second step is warm
+    return asdict(paired(*beside(least, ours, rounds)))
 
 
 def check(work: Workload) -> dict[str, float]:

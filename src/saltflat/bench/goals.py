@@ -45,12 +45,17 @@ def summary(sections: Sections) -> dict[str, Any]:
     """Geometric means over the models, and where saltflat is slower than a peer.
 
     A model that a family could not run does not count in that family's mean; ``models`` says how many did.
+    ``limit`` is that mean if gradients of matrices and kernels cost nothing at all.
     """
     found = sections.get("engines", {})
     means = {}
     for family in (ORDINARY, CHANNELS_LAST, "opacus", "torch.func", "jax-privacy", FASTEST_PEER):
-        ratios = [row["ratios"][family]["median"] for row in found.values() if family in row["ratios"]]
-        means[family] = {"geometric_mean": geometric_mean(ratios), "models": len(ratios)}
+        rows = [row for row in found.values() if family in row["ratios"]]
+        ratios = [row["ratios"][family]["median"] for row in rows]
+        limits = [ratio / row["floor"]["median"] for ratio, row in zip(ratios, rows)]
+        means[family] = {
+            "geometric_mean": geometric_mean(ratios), "limit": geometric_mean(limits), "models": len(ratios),
+        }  # fmt: skip
     slower = [
         {"model": name, "peer": row["fastest"][FASTEST_PEER], "ratio": row["ratios"][FASTEST_PEER]["median"]}
         for name, row in found.items()

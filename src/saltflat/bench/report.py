@@ -43,7 +43,7 @@ def _engines(found: Mapping[str, Any]) -> Iterator[str]:
     some = next(iter(found.values()))
     yield f"Throughput of saltflat's private step over that of others, {some['examples']} examples"
     yield f"(medians of {some['rounds']} rounds; in brackets the quartiles of the rounds)"
-    rows = [["model", "ms", "ordinary", "chan. last", "Opacus", "torch.func", "jax", "error"]]
+    rows = [["model", "ms", "ordinary", "chan. last", "Opacus", "torch.func", "jax", "floor", "error"]]
     for name, row in found.items():
         ratios = row["ratios"]
         ordinary = ratios["ordinary"]
@@ -56,6 +56,7 @@ def _engines(found: Mapping[str, Any]) -> Iterator[str]:
                 _ratio(ratios, "opacus") + _setting(row["fastest"].get("opacus")),
                 _ratio(ratios, "torch.func") + _setting(row["fastest"].get("torch.func")),
                 _ratio(ratios, "jax-privacy"),
+                f"{row['floor']['median']:.2f}",
                 f"{max(row['gradient_error'], row['clipped_error']):.0e}",
             ]
         )
@@ -74,6 +75,10 @@ def _engines(found: Mapping[str, Any]) -> Iterator[str]:
     }  # fmt: skip
     means = [(words[key], told["means"][key]["geometric_mean"]) for key in words]
     yield "  geometric means: " + ", ".join(f"{word} {mean:.2f}" for word, mean in means if mean is not None)
+    limits = [(words[key], told["means"][key]["limit"]) for key in words]
+    yield "  at most, if gradients of matrices and kernels cost nothing: " + ", ".join(
+        f"{word} {limit:.2f}" for word, limit in limits if limit is not None
+    )
     slower = [f"{row['model']} ({row['ratio']:.2f} × {row['peer']})" for row in told["slower_than_a_peer"]]
     yield "  slower than the fastest peer: " + (", ".join(slower) or "no model")
     for name in told["wrong_gradients"]:
