@@ -66,6 +66,7 @@ def engine_result(against_ordinary: float, **peers: float) -> dict[str, Any]:
             }
             for name, value in contenders.items()
         },
+        "floor": ratio(0.5),
         "missing": [],
         "gradient_error": 1e-6,
         "clipped_error": 1e-6,

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
+from saltflat.models.layers import WeightStandardisedConv2d
+
 
 @architecture("torch.func on einsum")
 def einsum_with_dots() -> Built:
@@ -363,7 +365,7 @@ def positions_made_like_the_input() -> Built:
     return Fn(net, embed=nn.Embedding(10, 4), position=nn.Embedding(40, 4)), tokens(ROWS, 30)
 
 
-@architecture("direct (derived weight)", "embedding")
+@architecture("embedding")
 def positions_repeated() -> Built:
     """The same positions for every row: a weight of the batch's size, of which a row touches its own part."""
 
@@ -431,3 +433,37 @@ def inputs_within_inputs() -> Built:
         torch.randn(ROWS, 5, 8),
         state,
     )
+
+
+@architecture("embedding", "linear")
+def layer_of_positions() -> Built:
+    """The same positions for every row, through the layer itself, which names all of its settings."""
+
+    def net(self: Any, x: Tensor) -> Tensor:
+        places = torch.arange(5).expand(len(x), -1)
+        return self.head(torch.tanh(x + self.positions(places)).flatten(1))
+
+    return Fn(net, positions=nn.Embedding(6, 4), head=nn.Linear(20, 3)), torch.randn(ROWS, 5, 4)
+
+
+@architecture("direct (derived weight)", "linear")
+def layer_of_positions_with_padding() -> Built:
+    """A padding index of zero: row 0 of the table gets no gradient."""
+
+    def net(self: Any, x: Tensor) -> Tensor:
+        places = torch.arange(5).expand(len(x), -1)
+        return self.head(torch.tanh(x + F.embedding(places, self.table, padding_idx=0)).flatten(1))
+
+    return Fn(net, table=weight(6, 4), head=nn.Linear(20, 3)), torch.randn(ROWS, 5, 4)
+
+
+@architecture("convolution", "linear", "group norm")
+def frozen_standardised_kernels() -> Built:
+    """Kernels that are made anew for every call and freed after it. Fails when they are kept by their id (tried)."""
+    layers = [
+        part for _ in range(8) for part in (WeightStandardisedConv2d(6, 6, 3), nn.GroupNorm(2, 6), nn.Tanh())
+    ]
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(96, 3))
+    for name, p in net.named_parameters():
+        p.requires_grad_(name.endswith("bias"))
+    return net, torch.randn(ROWS, 6, 4, 4)

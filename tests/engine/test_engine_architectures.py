@@ -6,7 +6,7 @@ import pytest
 import torch
 from engine_helpers import assert_matches
 from engine_networks import ARCHITECTURES
-from engine_weight_uses import positions_repeated
+from engine_weight_uses import layer_of_positions_with_padding
 
 from saltflat.engine import derived
 
@@ -27,4 +27,4 @@ def test_derived_weights_are_carried_back_in_any_number_of_pieces(
     """Fails when a piece gets the rows of another (tried)."""
     monkeypatch.setattr(derived, "DIAGONAL_LIMIT", limit)
     torch.manual_seed(0)
-    assert_matches(*positions_repeated())
+    assert_matches(*layer_of_positions_with_padding())

@@ -13,7 +13,7 @@ from engine_helpers import Fn, distance, explicit, length, smooth_loss, targets_
 from torch import Tensor, nn
 
 import saltflat.engine.clipped_sum  # noqa: F401  (the module, which the function of its name hides)
-from saltflat.engine import clipped_sum, lanes
+from saltflat.engine import batch, clipped_sum, lanes
 
 ENGINE = __import__("sys").modules["saltflat.engine.clipped_sum"]
 ROWS = 23
@@ -22,7 +22,7 @@ ROWS = 23
 @pytest.fixture(autouse=True)
 def three_lanes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three threads, and lanes also for small batches."""
-    monkeypatch.setattr(ENGINE, "WORTH_LANES", 0)
+    monkeypatch.setattr(batch, "WORTH_LANES", 0)
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(1)

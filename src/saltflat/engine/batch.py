@@ -19,6 +19,9 @@ from saltflat.engine.views import Views
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import InputError
 
+# A batch whose records, and half of whose activations, are smaller is left to one lane.
+WORTH_LANES = 32 * 2**20
+
 LossFunction = Callable[[Any, Tensor], Tensor]
 
 
@@ -28,6 +31,7 @@ class Facts:
 
     micro_batch: int | None = None  # units in a lane at a time
     unit_bytes: int = 0  # what the records of one unit hold
+    unit_activations: int = 0  # what its activations hold
     crowding: float = 1.0  # how many times the activations one unit takes, with its records
     weighing: dict[int, int] | None = field(default_factory=dict)  # activations by address, at first sight
     draws: bool | None = None  # random numbers, in a forward pass
@@ -38,6 +42,10 @@ class Facts:
     examined: bool = False
     workspaces: list[Workspace] = field(default_factory=list)  # those that nobody uses at the moment
     layouts: dict[int, tuple[int, Tensor]] = field(default_factory=dict)  # of weights, for all workspaces
+
+    def is_small(self, units: int) -> bool:
+        """Whether as many units are done before a second lane has begun."""
+        return units * max(self.unit_bytes, self.unit_activations // 2) < WORTH_LANES
 
 
 @dataclass(frozen=True)

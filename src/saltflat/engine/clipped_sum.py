@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from saltflat.engine import lanes
 from saltflat.engine import rules as _rules
-from saltflat.engine.batch import Batch, Facts, LossFunction
+from saltflat.engine.batch import WORTH_LANES, Batch, Facts, LossFunction
 from saltflat.engine.calling import has_compiled_parts, untouched
 from saltflat.engine.clipping import ClippingFunction, flat, total_norm
 from saltflat.engine.frame import Frame
@@ -30,8 +30,6 @@ MICRO_BATCH_BYTES = 512 * 2**20
 LARGEST_MICRO_BATCH = 4096
 # A first look at a model takes as many units: enough to see what a unit holds, and too few to need memory.
 LEARNING_UNITS = 16
-# A batch whose records are smaller is left to one lane.
-WORTH_LANES = 32 * 2**20
 # A gradient longer than this counts as not finite: the factor that would shorten it has lost its digits.
 LONGEST = 1e30
 
@@ -206,8 +204,7 @@ def _in_turns(
     first = adder(batch)
     if facts.one_lane is None and units:
         _learn(adder(batch), batch, units, wanted, facts)
-    # A small batch is done before a second lane has begun.
-    alone = facts.one_lane or units * facts.unit_bytes < WORTH_LANES
+    alone = facts.one_lane or facts.is_small(units)
     many = 1 if alone else lanes.lane_count(list(first.parameters.values()))
     many = min(many, wanted or units, units)
     if many > 1:
@@ -304,6 +301,7 @@ def weigh(uses: dict[str, Use], units: int, facts: Facts) -> None:
     activations, facts.weighing = facts.weighing or {}, None
     facts.unit_bytes = sum(held.values()) // units
     if activations:
+        facts.unit_activations = sum(activations.values()) // units
         facts.crowding = sum((held | activations).values()) / sum(activations.values())
 
 

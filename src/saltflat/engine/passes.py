@@ -26,7 +26,6 @@ from saltflat.engine.calling import has_compiled_parts, without_compilation
 from saltflat.engine.clipped_sum import (
     LARGEST_MICRO_BATCH,
     MICRO_BATCH_BYTES,
-    WORTH_LANES,
     clip_factors,
     micro_batches,
     weigh,
@@ -138,7 +137,7 @@ class Pass:
     def _sizes(self) -> tuple[int, int]:
         """How many units a micro-batch has, and how many lanes there are."""
         facts, units = self.known.facts, self.call.units
-        alone = facts.one_lane or units * facts.unit_bytes < WORTH_LANES
+        alone = facts.one_lane or facts.is_small(units)
         many = 1 if alone else min(lanes.lane_count(self.parameters), units)
         if facts.draws:  # random draws would depend on how the rows are dealt out
             return units, 1

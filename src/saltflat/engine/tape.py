@@ -243,8 +243,15 @@ class Tape(TorchFunctionMode):
         """Of which weight the result holds rows, and which ones, where that is known."""
         if func in _EXPANSIONS and args:
             return self.slots.get(id(args[0])), None
-        plain = func is F.embedding and len(args) == 2 and not any(kwargs.values())
-        return (self.slots.get(id(args[1])), args[0]) if plain else (None, None)
+        if func is not F.embedding:
+            return None, None
+        names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+        named = dict(zip(names, args)) | kwargs
+        # A row that is left out, or one that is scaled by how often it was looked up, is no plain look-up.
+        unlike = named.get("padding_idx") is not None or named.get("max_norm") is not None
+        if unlike or named.get("scale_grad_by_freq"):
+            return None, None
+        return self.slots.get(id(named["weight"])), named["input"]
 
     def slot_of(self, tensor: Any) -> Slot | None:
         """The slot of a trainable or derived weight; None for anything else."""
@@ -330,7 +337,7 @@ class Tape(TorchFunctionMode):
             if slot.index is not None:
                 index, width = slot.index.reshape(use.units, -1), slot.value.shape[-1]
                 rows = use.grads.reshape(use.units, -1, width)
-                source.add(LookupUse(index, rows, len(source.value), rule=use.rule))
+                source.add(LookupUse(index, rows, len(source.value)))
                 return
             if was_one_row(slot.value, source.value):
                 source.add(DirectUse(unexpanded(use, source.value), rule=use.rule))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from saltflat.engine.derived import moments_of
 from saltflat.engine.ghost import (
@@ -245,7 +245,8 @@ def _convolution_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _channels_last(tape: Tape, value: Tensor, weight: Tensor) -> Tensor:
     """The kernel in the layout of its input, rearranged once for all micro-batches of all lanes."""
-    if not weight.is_leaf or value.is_contiguous(memory_format=torch.channels_last):
+    # Parameters only: another tensor may be freed, and its number given to the next one.
+    if not isinstance(weight, nn.Parameter) or value.is_contiguous(memory_format=torch.channels_last):
         return value.contiguous(memory_format=torch.channels_last)
     version, kept = tape.workspace.layouts.get(id(weight), (None, value))
     if version != weight._version:
