@@ -70,6 +70,22 @@ def test_lanes_give_the_same_sum_and_the_norms_in_order(micro_batch: int | None,
     assert opened[-1:] == ([] if micro_batch == 1 else [min(3, micro_batch or 3)])
 
 
+@pytest.mark.parametrize(("worth", "expected"), [(700, [3]), (850, [])])
+def test_lanes_are_worth_their_while_by_activations_too(
+    worth: int, expected: list[int], opened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit holds 64 bytes of records here, biases alone, and half its activations are 798.
+
+    Fails when records alone count (tried), or rows with the memory of their whole batch (tried).
+    """
+    model, (x, targets) = small_net(), images()
+    for name, p in model.named_parameters():
+        p.requires_grad_(name.endswith("bias"))
+    monkeypatch.setattr(batch, "WORTH_LANES", worth * ROWS)
+    clipped_sum(model, smooth_loss, x, targets, 0.3)
+    assert opened == expected
+
+
 def test_lanes_add_up_in_a_fixed_order() -> None:
     """Whichever thread is faster, the bits are the same."""
     model, (x, targets) = small_net(), images()

@@ -283,8 +283,9 @@ class Tape(TorchFunctionMode):
         for tensor in tensors:
             # On the tensor object: torch keeps it alive as long as the tensor itself, and no longer.
             tensor._saltflat_rows = self._marks[not in_order]  # type: ignore[attr-defined]
-            if self.weighing is not None and tensor.layout is torch.strided:
-                # By address: what autograd did not keep is overwritten by what came after.
+            if self.weighing is not None and tensor.layout is torch.strided and not tensor._is_view():
+                # By address: what autograd did not keep is overwritten by what came after. A view holds nothing of
+                # its own, and rows of the batch lie in the memory of all its rows.
                 storage = tensor.untyped_storage()
                 self.weighing[storage.data_ptr()] = storage.nbytes()
 
