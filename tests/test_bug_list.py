@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import saltflat as sf
-from core_helpers import loop_of, plan_of, small_data, small_net
+from core_helpers import plan_of, small_data, small_net
 from saltflat.data.source import Examples
 from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.errors import InputError
@@ -26,16 +26,16 @@ HERE = Path(__file__).parent
 BUGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "noise scaled for the sum added to the mean": (
         ("mechanism/test_mechanism_noise.py::test_the_sum_is_noised_and_then_divided",
-         "test_laws.py::test_the_noise_in_the_weights_has_the_declared_size"),
+         "training/test_training_randomness.py::test_the_noise_in_the_weights_has_the_declared_law"),
         ("noise for the sum on the mean", "noise for the mean on the sum", "a wrong divisor"),
     ),
     "noise once per micro-batch": (
-        ("test_laws.py::test_the_noise_in_the_weights_has_the_declared_size",
+        ("training/test_training_randomness.py::test_the_noise_in_the_weights_has_the_declared_law",
          "test_laws_of_records.py::test_draws_of_noise_equal_ledger_entries"),
         ("noise once per micro-batch", "noise once per piece of a large batch"),
     ),
     "the same noise on two tensors": (
-        ("test_laws.py::test_noise_is_new_in_every_tensor_and_step",),
+        ("training/test_training_randomness.py::test_no_noise_is_drawn_twice",),
         ("the same noise in every tensor", "the same noise in every row of a matrix", "the same noise in every step"),
     ),
     "the same noise on two ranks": (
@@ -259,17 +259,3 @@ def test_what_a_run_gives_back_holds_no_figure_of_the_training_rows() -> None:
         assert run.accuracy is None
         histories.append(run.history)
     assert histories[0] == histories[1]
-
-
-def test_a_loop_has_one_draw_of_noise_a_release() -> None:
-    """Over micro-batches of one row, too."""
-    loop = loop_of(small_net(), small_data(), plan_of(steps=2), micro_batch=1)
-    draws: list[int] = []
-    release = loop.mechanism.release
-
-    def counted(*arguments: object) -> dict[str, torch.Tensor]:
-        draws.append(1)
-        return release(*arguments)  # type: ignore[arg-type]
-
-    loop.mechanism.release = counted  # type: ignore[method-assign]
-    assert len(list(loop)) == len(draws) == loop.mechanism.ledger.releases == 2

@@ -37,8 +37,8 @@ CIFAR = [
     "10",
     "--epsilon",
     "1",
-    *COMMON,
 ]
+CIFAR += COMMON
 
 
 def run(name: str, arguments: list[str], data_dir: str | None) -> dict[str, Any]:
@@ -85,35 +85,31 @@ def _three_runs(data: str, epsilon: float, rate: float, data_dir: str | None) ->
 
 def scatter_ema(data_dir: str | None) -> None:
     """The same with an exponential average of the iterates, which is free, and its own choice of the rate."""
-    averaged = ["--method", "dp-sgd+ema"]
     for epsilon in (1, 2, 3):
         tried = {}
         for rate in (8, 16, 32):
-            arguments = ["--data", "mnist", *SCATTER, *averaged, "--epsilon", str(epsilon)]
-            found = run(
-                f"scatter-ema-mnist-eps{epsilon}-lr{rate}",
-                [*arguments, "--learning-rate", str(rate)],
-                data_dir,
-            )
-            tried[rate] = found["average_accuracy"]
+            name = f"scatter-ema-mnist-eps{epsilon}-lr{rate}"
+            tried[rate] = run(name, _averaged("mnist", epsilon, rate), data_dir)["average_accuracy"]
         best = max(tried, key=lambda rate: tried[rate])
         print(f"ε = {epsilon}, averaged: rate {best} on MNIST", flush=True)
-        for number in (1, 2, 3):
-            arguments = ["--data", "fashion-mnist", *SCATTER, *averaged, "--epsilon", str(epsilon)]
-            run(
-                f"scatter-ema-fashion-eps{epsilon}-lr{best}-run{number}",
-                [*arguments, "--learning-rate", str(best)],
-                data_dir,
-            )
+        _three_averaged(epsilon, best, data_dir)
 
 
 def scatter_reference(data_dir: str | None) -> None:
     """At the rates of the trial that is to be met (8, 16, 16), with the last iterate and an average of the last."""
     for epsilon, rate in ((3, 16), (2, 16), (1, 8)):
-        arguments = ["--data", "fashion-mnist", *SCATTER, "--method", "dp-sgd+ema"]
-        arguments += ["--epsilon", str(epsilon), "--learning-rate", str(rate)]
-        for number in (1, 2, 3):
-            run(f"scatter-ema-fashion-eps{epsilon}-lr{rate}-run{number}", arguments, data_dir)
+        _three_averaged(epsilon, rate, data_dir)
+
+
+def _averaged(data: str, epsilon: float, rate: float) -> list[str]:
+    own = ["--epsilon", str(epsilon), "--learning-rate", str(rate)]
+    return ["--data", data, *SCATTER, "--method", "dp-sgd+ema", *own]
+
+
+def _three_averaged(epsilon: float, rate: float, data_dir: str | None) -> None:
+    for number in (1, 2, 3):
+        name = f"scatter-ema-fashion-eps{epsilon}-lr{rate}-run{number}"
+        run(name, _averaged("fashion-mnist", epsilon, rate), data_dir)
 
 
 def cifar(data_dir: str | None) -> None:
@@ -167,18 +163,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "what",
-        choices=["scatter", "scatter-ema", "scatter-reference", "cifar", "epochs", "settings", "table"],
-    )
+    tasks = {
+        "scatter": scatter, "scatter-ema": scatter_ema, "scatter-reference": scatter_reference, "cifar": cifar,
+        "epochs": epochs, "settings": settings, "table": table,
+    }  # fmt: skip
+    parser.add_argument("what", choices=list(tasks))
     parser.add_argument("--data-dir")
     chosen = parser.parse_args()
-    {
-        "scatter": scatter,
-        "scatter-ema": scatter_ema,
-        "scatter-reference": scatter_reference,
-        "cifar": cifar,
-        "epochs": epochs,
-        "settings": settings,
-        "table": table,
-    }[chosen.what](chosen.data_dir)
+    tasks[chosen.what](chosen.data_dir)

@@ -16,7 +16,6 @@ is drawn afresh in every run; a number in a task's name fixes initial weights an
 from __future__ import annotations
 
 import argparse
-import importlib
 import itertools
 import json
 import statistics
@@ -31,6 +30,7 @@ import torch
 from torch import nn
 
 import saltflat as sf
+from saltflat import geometry
 from saltflat.data import DataSet, Examples
 from saltflat.plan import Ema, Multiplicity
 from saltflat.public import WarmUp, apart, joined, read_samples, warm_up
@@ -168,7 +168,6 @@ def row_task(bench: Bench, name: str, row: str, epsilon: int, seed: int) -> dict
 
 def geometry_task(bench: Bench, name: str, optimizer: str, seed: int) -> dict[str, Any]:
     """Table 4: curvature after the warm-up, on the samples and on private rows (exact: not covered by any ε)."""
-    geometry = importlib.import_module("saltflat.geometry")
     weights, facts = bench.warmed(name, "sam" if optimizer == "sam" else "augmentation", seed)
     model = bench.model(name, seed)
     model.load_state_dict(weights)
@@ -264,11 +263,7 @@ def run(bench: Bench, second: str, only: str) -> None:
             missing.add(task.samples)
             continue
         started = time.perf_counter()
-        try:
-            found = task.work()
-        except ModuleNotFoundError as error:
-            print(f"{name}: left out, {error}", flush=True)
-            continue
+        found = task.work()
         target.write_text(json.dumps(found, indent=1) + "\n")
         shown = {k: round(v, 4) for k, v in found.items() if k in ("accuracy", "average_accuracy", "ratio")}
         print(f"{name}: {shown} in {time.perf_counter() - started:.1f} s", flush=True)

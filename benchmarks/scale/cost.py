@@ -37,9 +37,7 @@ class Link:
 
 
 # what their makers say
-ETHERNET_10 = Link("10 Gb/s Ethernet", 1.25e9, 50e-6)
 ETHERNET_100 = Link("100 Gb/s Ethernet", 12.5e9, 20e-6)
-NVLINK = Link("NVLink, 450 GB/s", 450e9, 5e-6)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import pytest
 from cli_helpers import Inside
 
 from saltflat.bench import contenders, memory, private_loop, settings, tasks, timing
-from saltflat.cli.bench import TaskBar
 
 SMALL = ("bench", "--models", "mlp", "--examples", "8", "--rounds", "2", "--sections", "engines")
 
@@ -184,9 +183,10 @@ def test_without_matplotlib_the_numbers_still_come(
     assert "saltflat[plot]" in err
 
 
-def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_has_a_bar(run: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with TaskBar(2) as bar:
-        bar.begin(2, "engines: mlp")
-        assert bar.bar.tasks[0].completed == 1
-        assert bar.bar.tasks[0].fields["note"] == "engines: mlp"
+    code, _, err = run(*SMALL, "--out", str(tmp_path))
+    assert code == 0
+    assert "0/1" in err
+    assert "engines: mlp" in err
+    assert "1/1 engines" not in err

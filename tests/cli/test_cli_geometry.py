@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Inside
+from cli_helpers import Inside, write_table
 
 import saltflat as sf
 from saltflat.geometry.rows import TEST, TRAIN
@@ -153,6 +153,17 @@ def test_private_rows_only_when_asked_for_and_labelled(run: Inside, runs: Path) 
     assert line["train_data"]["covered"] == TRAIN
     assert len(line["train"]["loss"]) == 41
     assert line["data"]["covered"] == TEST
+
+
+def test_test_rows_that_were_held_out_are_found_again(run: Inside, tmp_path: Path) -> None:
+    """Fails when the share that was held out is not read from the run (it once was not)."""
+    write_table(str(tmp_path / "visits.csv"))
+    words = ("--data", str(tmp_path / "visits.csv"), "--label", "outcome", "--test-fraction", "0.25")
+    settings = ("--noise-multiplier", "4", "--delta", "1e-3", "--steps", "2", "--out", str(tmp_path / "run"))
+    assert run("train", *words, *settings, "--quiet")[0] == 0
+    code, out, err = run("geometry", str(tmp_path / "run"), "--parts", "gradients", "--no-pictures")
+    assert code == 0, err
+    assert "on 30 rows" in out
 
 
 def test_what_is_refused(run: Inside, runs: Path, tmp_path: Path) -> None:

@@ -42,13 +42,6 @@ def test_commands_are_files(run: Inside) -> None:
     assert all((folder / f"{name}.py").exists() for name in COMMANDS)
 
 
-def test_no_command_at_all_and_one_that_is_misspelt(run: Inside) -> None:
-    assert run()[0] in (0, 2)
-    code, _, err = run("trian")
-    assert code == 2
-    assert "Did you mean 'train'" in err
-
-
 def test_models_as_a_table_and_as_json(run: Inside) -> None:
     code, out, _ = run("models")
     assert code == 0

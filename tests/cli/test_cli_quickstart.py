@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Inside, answer, killed_after
+from cli_helpers import Inside, answer, killed_after, write_table
 
 import saltflat as sf
 from saltflat.cli import quickstart
@@ -110,16 +110,6 @@ def test_the_methods_of_a_round_start_from_the_same_weights(
     assert not first[0].equal(second[0])
 
 
-def test_without_matplotlib_there_is_no_report_and_the_rest_is_told(
-    run: Inside, monkeypatch: pytest.MonkeyPatch, short: None
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    code, out, err = run("quickstart", "--seeds", "1", "--json")
-    assert code == 0, err
-    found = json.loads(out)
-    assert (found["report"] is None) == ("no report" in err)
-
-
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_runs(tmp_path: Path) -> None:
     stopped = killed_after(
@@ -134,8 +124,7 @@ def test_ctrl_c_keeps_the_runs(tmp_path: Path) -> None:
 
 def test_the_next_commands_work_as_printed(run: Inside) -> None:
     """For whoever has a table of that name with a column outcome."""
-    rows = [f"{i % 7},{(i * 3) % 5},{'yes' if i % 7 > 3 else 'no'}" for i in range(400)]
-    Path("my-table.csv").write_text("height,weight,outcome\n" + "\n".join(rows) + "\n")
+    write_table("my-table.csv", 400)
     for line in quickstart.NEXT:
         code, out, err = run(*shlex.split(line)[1:])
         assert code == 0, (line, err)

@@ -13,9 +13,9 @@ from saltflat.cli.faults import faults_of
 QUICK = "noise-multiplier = 4\ndelta = 1e-4\nbatch-size = 256\nsteps = 2\n"
 
 
-def filed(text: str, name: str = "run.toml") -> str:
-    Path(name).write_text(text, encoding="utf-8")
-    return name
+def filed(text: str) -> str:
+    Path("run.toml").write_text(text, encoding="utf-8")
+    return "run.toml"
 
 
 def test_every_fault_of_a_file_is_said_at_once(run: Inside) -> None:
@@ -23,6 +23,7 @@ def test_every_fault_of_a_file_is_said_at_once(run: Inside) -> None:
     file = filed(
         'epsilom = 3\nbatch-size = "many"\nmethod = "dp-stg"\nmodel = "mlq"\ndelta = 2\nclip-norm = -1\n'
         'steps = 3\nepochs = 4\ndata = "digitz"\nrandomness = "best"\nquiet = "perhaps"\nviews = 0\nseed = -3\n'
+        'population = [1]\nmomentum = true\n[label]\nname = "x"\n'
     )
     code, out, err = run("train", file)
     assert (code, out) == (2, "")
@@ -31,10 +32,13 @@ def test_every_fault_of_a_file_is_said_at_once(run: Inside) -> None:
         "unknown key 'epsilom'. Did you mean 'epsilon'", "batch-size = 'many'", "'dp-stg' is not known",
         "Did you mean 'dp-sgd'", "model='mlq'", "Did you mean 'mlp'", "delta=2.0", "clip_norm=-1.0",
         "epochs or steps, not both", "data='digitz'", "Did you mean 'digits'", "randomness = 'best'",
-        "quiet = 'perhaps'", "views=0", "seed=-3",
+        "quiet = 'perhaps'", "views=0", "seed=-3", "population = [1]", "momentum = True", "label = {",
     ):  # fmt: skip
         assert words in err, words
     assert not Path("runs").exists()
+    code, _, err = run("train", filed("epsilon = ="))
+    assert code == 2
+    assert "cannot be read" in err
 
 
 def test_every_fault_of_a_command_line_too(run: Inside) -> None:

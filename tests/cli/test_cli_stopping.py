@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Inside, killed_after
+from cli_helpers import Inside, killed_after, write_table
 
 from saltflat.record.ledger import Ledger
 from saltflat.training import fit, trials
@@ -109,9 +109,8 @@ def test_a_tuning_that_was_cut_off_is_spent(run: Inside, monkeypatch: pytest.Mon
 
 
 def test_a_tuning_on_public_data_goes_on_as_a_run(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [f"{i % 7},{(i * 3) % 5},{'yes' if i % 2 else 'no'}" for i in range(120)]
     for name in ("secret.csv", "public.csv"):
-        Path(name).write_text("height,weight,outcome\n" + "\n".join(rows) + "\n")
+        write_table(name)
     command = (
         "tune", "--data", "secret.csv", "--proxy", "public.csv", "--label", "outcome", "--epsilon", "3", "--delta",
         "1e-3", "--batch-size", "20", "--steps", "9", "--grid", "learning_rate=0.1,1", "--out", "here", "--quiet",

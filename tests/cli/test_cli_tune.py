@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_helpers import Inside
+from cli_helpers import Inside, write_table
 
 SETTINGS = ("--epsilon", "3", "--delta", "1e-4", "--batch-size", "256", "--steps", "2")
 GRID = ("--grid", "learning_rate=0.5,2", "--grid", "clip-norm=0.5,1")
@@ -32,9 +32,8 @@ def test_tune_answers_in_json_and_in_words(run: Inside) -> None:
 
 
 def test_tune_on_a_proxy(run: Inside) -> None:
-    rows = [f"{i % 7},{(i * 3) % 5},{'yes' if i % 2 else 'no'}" for i in range(120)]
     for name in ("secret.csv", "public.csv"):
-        Path(name).write_text("height,weight,outcome\n" + "\n".join(rows) + "\n")
+        write_table(name)
     code, out, err = run(
         "tune", "--data", "secret.csv", "--proxy", "public.csv", "--label", "outcome", "--epsilon", "3",
         "--delta", "1e-3", "--batch-size", "20", "--steps", "3", "--grid", "learning_rate=0.1,1", "--json",

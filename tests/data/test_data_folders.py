@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -132,13 +131,6 @@ def test_a_tar_without_its_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_pillow_is_asked_for_by_name(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without_pillow(name: str, *rest: Any) -> Any:
-        if name.split(".")[0] == "PIL":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without_pillow)
+    monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingDependencyError, match=r"saltflat\[images\]"):
         data.load(pictures)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import gzip
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -206,13 +206,6 @@ def test_pyarrow_is_asked_for_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
     path = write(FRAME, tmp_path / name)
-    real = builtins.__import__
-
-    def without_arrow(name: str, *rest: Any) -> Any:
-        if name.split(".")[0] == "pyarrow":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without_arrow)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match=rf"(?s){kind}.*saltflat\[tables\]"):
         data.load(path, label="risk")

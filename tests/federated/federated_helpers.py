@@ -32,9 +32,9 @@ def small_rows(rows: int = 150, seed: int = 0, dtype: torch.dtype = torch.float3
     return Examples(inputs, inputs[:, :3].argmax(1), num_classes=3)
 
 
-def small_clients(count: int = COUNT, rows: int = 150, dtype: torch.dtype = torch.float32) -> Clients:
+def small_clients(dtype: torch.dtype = torch.float32) -> Clients:
     """Rows dealt out to a few clients."""
-    return partition(small_rows(rows, dtype=dtype), count)
+    return partition(small_rows(dtype=dtype), COUNT)
 
 
 def plan_of(method: str = "dp-fedavg", **changes: Any) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from typing import Any
 
 import pytest
@@ -145,14 +145,7 @@ def test_what_is_refused(name: str) -> None:
 
 
 def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.partition(".")[0] == "peft":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "peft", None)
     model = LanguageModel()
     before = trained(model)
     with pytest.raises(MissingDependencyError, match=r"pip install 'saltflat\[transformers\]'"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,7 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
 def test_without_transformers_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.partition(".")[0] == "transformers":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'saltflat\[transformers\]'"):
         load_encoder(tmp_path)
 

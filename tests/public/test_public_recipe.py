@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,11 +14,11 @@ import torch
 
 import saltflat as sf
 from saltflat.data import DataSet, Examples
+from saltflat.data.shared_rows import rows_hash
 from saltflat.errors import InputError
 from saltflat.plan import Ema, Multiplicity
 from saltflat.public import Recipe, WarmUp, recipe
 from saltflat.public.recipe import planned
-from saltflat.public.samples import rows_hash
 from saltflat.record.packed import unpacked
 
 QUICK = Recipe(
@@ -59,7 +58,9 @@ class Synthesis(ModuleType):
 
     def sample(self, folder: Path, out: Path, *, count: int, **_: Any) -> None:
         self.calls.append("sample")
-        told = {"public": {"name": self.public.name, "sha256": rows_hash(self.public)}}
+        told = {
+            "public": {"name": self.public.name, "sha256": rows_hash(self.public.inputs, self.public.targets)}
+        }
         shape = tuple(self.public.inputs.shape[1:])
         images = np.random.default_rng(0).integers(0, 255, (count, *shape)).astype(np.uint8)
         np.savez(out, X=images, y=np.arange(count) % 10, made_from=np.array(json.dumps(told)))
@@ -68,7 +69,7 @@ class Synthesis(ModuleType):
 @pytest.fixture
 def synthesis(monkeypatch: pytest.MonkeyPatch) -> Synthesis:
     found = Synthesis()
-    monkeypatch.setitem(sys.modules, "saltflat.synthesis", found)
+    monkeypatch.setattr(sf, "synthesis", found)
     return found
 
 

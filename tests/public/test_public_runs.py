@@ -15,11 +15,11 @@ from public_helpers import small_public
 
 import saltflat as sf
 from core_helpers import small_data, small_net, weights_of
+from saltflat.data.shared_rows import rows_hash
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
 from saltflat.plan import Dope, Multiplicity, Plan
 from saltflat.public import SCENARIOS, WarmUp, apart, declared, public_split, read_samples
-from saltflat.public.samples import rows_hash
 
 COMMON: dict[str, Any] = {
     "population": 40, "batch_size": 8, "steps": 6, "delta": 1e-3, "noise_multiplier": 3.0, "learning_rate": 0.2,
@@ -166,7 +166,11 @@ def test_the_split_is_balanced_repeatable_and_that_of_load() -> None:
 def samples_file(path: Path, public: Examples | None, name: str = "digits") -> Path:
     told = {}
     if public is not None:
-        told = {"made_from": np.array(json.dumps({"public": {"name": name, "sha256": rows_hash(public)}}))}
+        told = {
+            "made_from": np.array(
+                json.dumps({"public": {"name": name, "sha256": rows_hash(public.inputs, public.targets)}})
+            )
+        }
     images = np.random.default_rng(0).integers(0, 255, (40, 1, 8, 8)).astype(np.uint8)
     np.savez(path, X=images, y=np.arange(40) % 10, provenance=np.array("synthetic-from-public"), **told)
     return path

@@ -24,11 +24,12 @@ from saltflat.errors import InputError, SaltflatError
 from saltflat.plan import Plan, QuantileClipping, Swa
 from saltflat.record.agreement import check_agreement
 from saltflat.record.atomic import write_whole
+from saltflat.record.canonical import DamagedError
 from saltflat.record.folder import RunFolder
 from saltflat.record.journal import Journal, read_journal
 from saltflat.record.ledger import Ledger, LedgerError, entry_hash
 from saltflat.record.lock import FolderLock, InUseError
-from saltflat.record.packed import DamagedError, packed, unpacked
+from saltflat.record.packed import packed, unpacked
 
 COMMON: dict[str, Any] = {
     "population": 40, "batch_size": 8, "steps": 6, "delta": 1e-3, "noise_multiplier": 3.0,

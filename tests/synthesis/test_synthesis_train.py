@@ -18,8 +18,8 @@ from synthesis_helpers import public_digits, quick, trained
 from saltflat import synthesis
 from saltflat.data import load, public_part, public_split
 from saltflat.errors import InputError
+from saltflat.record.canonical import DamagedError
 from saltflat.record.lock import FolderLock, InUseError
-from saltflat.record.packed import DamagedError
 from saltflat.synthesis import SynthesisFolder, resume, train
 from saltflat.synthesis.train import Trainer
 

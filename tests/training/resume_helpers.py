@@ -42,7 +42,3 @@ def releases(folder: Path) -> list[dict[str, Any]]:
     entries = Ledger.read(folder / "ledger.jsonl").entries
     kept = [entry for entry in entries if entry["kind"] == "release"]
     return [{key: value for key, value in entry.items() if key not in CHAIN} for entry in kept]
-
-
-def changing(plan: Plan, **fields: Any) -> Plan:
-    return plan.changed(**fields)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from resume_helpers import COMMON, changing, cut_off, fit, releases, stop_after
+from resume_helpers import COMMON, cut_off, fit, releases, stop_after
 from torch import Tensor, nn
 
 import saltflat as sf
@@ -117,7 +117,7 @@ def test_what_torch_itself_draws_goes_on_too(tmp_path: Path) -> None:
         torch.manual_seed(0)
         return nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).double()
 
-    views = changing(plan, multiplicity=Multiplicity(3, ("flip", "crop"), 0.01))
+    views = plan.changed(multiplicity=Multiplicity(3, ("flip", "crop"), 0.01))
     whole = sf.fit(net(), images(), views, seed=5, progress=False)
     with pytest.raises(KeyboardInterrupt):
         sf.fit(net(), images(), views, seed=5, progress=False, out=tmp_path / "v", callbacks=[stop_after(6)])

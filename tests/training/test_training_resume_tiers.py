@@ -18,9 +18,10 @@ from saltflat.errors import InputError
 from saltflat.mechanism.randomness import TIERS, Randomness
 from saltflat.plan import Plan, QuantileClipping, Swa
 from saltflat.record.atomic import write_whole
+from saltflat.record.canonical import DamagedError
 from saltflat.record.checkpoint import Checkpoints
 from saltflat.record.ledger import Ledger
-from saltflat.record.packed import DamagedError, packed
+from saltflat.record.packed import packed
 from saltflat.training.build import Mechanism
 
 COMMON: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from saltflat.accounting import epsilon
+from saltflat.accounting import SampledGaussian, epsilon
 from saltflat.audit.bounds import gaussian_epsilon
 from saltflat.audit.findings import Check
 from saltflat.audit.worlds import Subject
@@ -66,8 +66,6 @@ def _entries(plan: Plan, entries: list[dict[str, object]]) -> list[str]:
 
 def _accountant(plan: Plan) -> list[str]:
     """At rate one, T releases with σ are one with σ/√T, whose ε has a formula."""
-    from saltflat.accounting import SampledGaussian
-
     faults = []
     for sigma, steps in ((plan.effective_noise(plan.phases[0]), 1), (4.0, 9)):
         formula = gaussian_epsilon(sigma / math.sqrt(steps), plan.budget.delta)

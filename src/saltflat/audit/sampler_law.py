@@ -35,13 +35,12 @@ def joins(subject: Subject, units: int, steps: int) -> tuple[Tensor, bool]:
 
 
 def _by_step(rows: list[Tensor], marks: list[int], found: Tensor, passes: int) -> tuple[Tensor, bool]:
-    start, twice = 0, False
+    start = 0
     for step, stop in enumerate(marks):
         for part in rows[start:stop]:
             found[step].index_add_(0, part, torch.ones(len(part), dtype=torch.int16))
         start = stop
-    twice = bool((found > passes).any())
-    return found > 0, twice
+    return found > 0, bool((found > passes).any())
 
 
 def sampler_faults(joined: Tensor, sampling: Sampling) -> list[str]:

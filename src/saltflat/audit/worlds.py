@@ -251,12 +251,12 @@ class Subject:
         return Subject(model, sample, plain, loss_fn, self.randomness)
 
 
-def made_up(model: nn.Module, data: Any, rows: int, seed: int = 0) -> Rows:
+def made_up(data: Any, rows: int) -> Rows:
     """Random rows in the shape and type of ``data``'s; whole numbers stay within the range of a few rows."""
     source = as_source(data)
     few = min(64, len(source))
     inputs, targets = source.fetch(torch.arange(few))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
 
     def alike(t: Tensor) -> Tensor:
         shape = (rows, *t.shape[1:])
@@ -279,7 +279,7 @@ def subject_of(
 ) -> Subject:
     """A copy of the model with made-up rows, ready for an audit."""
     own = copy.deepcopy(model).cpu()
-    sample = made_up(own, data, 64)
+    sample = made_up(data, 64)
     return Subject(own, sample, plan, loss_fn or default_loss(sample.targets), randomness)
 
 
@@ -289,6 +289,3 @@ def quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         yield
-
-
-Progress = Callable[[str], None]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from saltflat.accounting import SampledGaussian, combined_noise, epsilon, rdp_epsilon, replace_one_epsilon
+from saltflat.cli.run_options import with_options
 from saltflat.errors import InputError, check_count, nearest
 from saltflat.plan.sampling import Poisson, Sampling, TruncatedPoisson
 
@@ -37,10 +38,6 @@ class PhaseRequest:
         noise = combined_noise(*[self.noise_multiplier] * self.queries)
         return sampling.event(noise, self.steps)
 
-    def with_noise(self, noise_multiplier: float) -> PhaseRequest:
-        """The same phase with its noise solved."""
-        return replace(self, noise_multiplier=noise_multiplier)
-
 
 def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and Path(value).suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -52,31 +49,28 @@ def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 def accounting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that both commands take."""
-    for option in reversed(
-        [
-            click.option("--population", type=int, required=True, help="Declared number of rows (public)."),
-            click.option("--batch-size", type=float, help="Expected batch size."),
-            click.option("--rate", type=float, help="Sampling rate, instead of --batch-size."),
-            click.option("--steps", type=int, help="Number of releases."),
-            click.option("--epochs", type=float, help="Passes over the population, instead of --steps."),
-            click.option("--delta", type=float, default=1e-5, show_default=True, help="δ."),
-            click.option("--queries", type=int, default=1, show_default=True, help="Queries on each batch."),
-            click.option("--cap", type=int, help="Truncated Poisson sampling: at most this many rows in a batch."),
-            click.option(
-                "--phase", "phases", multiple=True, metavar="KEY=VALUE,...",
-                help="A phase, e.g. steps=244,noise-multiplier=2.931; repeat it for several. "
-                f"Keys: {', '.join(_KEYS)}.",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-            click.option("--quiet", is_flag=True, help="Only the number that was asked for."),
-            click.option(
-                "--plot", type=click.Path(dir_okay=False), callback=_picture,
-                help="Draw what ε buys into this picture file (.png, .svg or .pdf).",
-            ),
-        ]
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    return with_options(
+        command,
+        click.option("--population", type=int, required=True, help="Declared number of rows (public)."),
+        click.option("--batch-size", type=float, help="Expected batch size."),
+        click.option("--rate", type=float, help="Sampling rate, instead of --batch-size."),
+        click.option("--steps", type=int, help="Number of releases."),
+        click.option("--epochs", type=float, help="Passes over the population, instead of --steps."),
+        click.option("--delta", type=float, default=1e-5, show_default=True, help="δ."),
+        click.option("--queries", type=int, default=1, show_default=True, help="Queries on each batch."),
+        click.option("--cap", type=int, help="Truncated Poisson sampling: at most this many rows in a batch."),
+        click.option(
+            "--phase", "phases", multiple=True, metavar="KEY=VALUE,...",
+            help="A phase, e.g. steps=244,noise-multiplier=2.931; repeat it for several. "
+            f"Keys: {', '.join(_KEYS)}.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--quiet", is_flag=True, help="Only the number that was asked for."),
+        click.option(
+            "--plot", type=click.Path(dir_okay=False), callback=_picture,
+            help="Draw what ε buys into this picture file (.png, .svg or .pdf).",
+        ),
+    )  # fmt: skip
 
 
 def read_sampling(population: int, batch_size: float | None, rate: float | None, cap: int | None) -> Sampling:

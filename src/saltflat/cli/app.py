@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from saltflat.cli.words import painted
+from saltflat.cli.words import STOPPED, painted
 from saltflat.errors import SaltflatError, nearest
 
 # name -> the module that defines `command`; imported when it is asked for, so that --help is quick
@@ -44,7 +44,6 @@ ONE_PROCESS = ("quickstart", "recipe", "compare", "tune", "federate", "bench")
 """What several ranks would each do all of."""
 
 EXIT_BAD_INPUT = 2
-EXIT_STOPPED = 130
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
 
@@ -113,9 +112,8 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")  # so that it may stand anywhere
     warnings.showwarning = _show_warning
-    if any(
-        "\0" in word for word in sys.argv
-    ):  # no file has such a name, and Python refuses it with a traceback
+    # no file has such a name, and Python refuses it with a traceback
+    if any("\0" in word for word in sys.argv):
         _stop(EXIT_BAD_INPUT, "an argument holds a null byte.")
     try:
         code = app.main(prog_name="saltflat", standalone_mode=False)
@@ -125,7 +123,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt, BrokenPipeError):
         if debug:
             raise
-        _stop(EXIT_STOPPED, "stopped.")
+        _stop(STOPPED, "stopped.")
     except click.ClickException as error:
         if isinstance(error, _NO_ARGUMENTS):
             error.show()

@@ -57,14 +57,14 @@ def command(ctx: click.Context, /, **params: Any) -> None:
             plan = plan_for(data, options | {"model": name}, model)
         randomness = options["randomness"]
     else:
-        from saltflat.models import build
         from saltflat.record.folder import RunFolder
+        from saltflat.training.run import rebuilt_as
 
         opened = RunFolder.open(folder, "run")
         data = load_data(options)
         plan = opened.read_plan()
         spec = opened.read_json("model.json")
-        model = build(spec["name"], **spec["overrides"]) if spec else model_for(data, options["model"])[0]
+        model = rebuilt_as(spec) if spec else model_for(data, options["model"])[0]
         randomness = opened.tier() or options["randomness"]
     quiet = options["quiet"] or options["as_json"]
     report = attack(

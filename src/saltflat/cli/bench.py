@@ -106,15 +106,23 @@ def command(
 
 
 def measured(settings: Settings, results: Any, quiet: bool = False) -> dict[str, dict[str, Any]]:
-    """The results of every task that the settings ask for, kept one by one, with progress on standard error."""
+    """The results of every task that the settings ask for, kept one by one.
+
+    Progress goes to standard error: a bar on a terminal, elsewhere a line for each task.
+    """
     from saltflat.bench.tasks import tasks
+    from saltflat.training.progress import NotedBar
 
     asked = tasks(settings)
     found: dict[str, dict[str, Any]] = {}
-    with TaskBar(len(asked), quiet) as progress:
+    on_terminal = sys.stderr.isatty()
+    with NotedBar("bench", len(asked), shown=on_terminal and not quiet) as bar:
         for number, task in enumerate(asked, start=1):
             kept = results.kept(task.section, task.key) is not None
-            progress.begin(number, f"{task}{', measured before' if kept else ''}")
+            words = f"{task}{', measured before' if kept else ''}"
+            bar.update(completed=number - 1, note=words)
+            if not (quiet or on_terminal):
+                click.echo(f"{number}/{len(asked)} {words}", err=True)
             found.setdefault(task.section, {})[task.key] = results.once(task.section, task.key, task.measure)
     return found
 
@@ -127,31 +135,3 @@ def _pictures(sections: dict[str, Any], folder: Path) -> list[Path]:
     except MissingDependencyError as error:
         click.echo(f"no pictures: {error}", err=True)
         return []
-
-
-class TaskBar:
-    """On a terminal a bar with what is being measured; elsewhere a line for each task."""
-
-    def __init__(self, total: int, quiet: bool = False) -> None:
-        self.total, self.quiet = total, quiet
-        self.bar: Any = None
-
-    def __enter__(self) -> TaskBar:
-        if sys.stderr.isatty() and not self.quiet:
-            from saltflat.training.progress import bar_with_note
-
-            self.bar = bar_with_note()
-            self.task = self.bar.add_task("bench", total=self.total, note="")
-            self.bar.start()
-        return self
-
-    def begin(self, number: int, words: str) -> None:
-        """Say which task begins now."""
-        if self.bar is not None:
-            self.bar.update(self.task, completed=number - 1, note=words)
-        elif not self.quiet:
-            click.echo(f"{number}/{self.total} {words}", err=True)
-
-    def __exit__(self, *_: Any) -> None:
-        if self.bar is not None:
-            self.bar.stop()

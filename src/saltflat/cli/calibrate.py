@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -71,7 +72,7 @@ def solve(phases: list[PhaseRequest], sampling: Sampling, epsilon: float, delta:
         return [
             phase
             if phase.noise_multiplier is not None
-            else phase.with_noise(rounded_up(scale * (phase.noise_ratio or 1)))
+            else replace(phase, noise_multiplier=rounded_up(scale * (phase.noise_ratio or 1)))
             for phase in phases
         ]
 

@@ -14,9 +14,7 @@ from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import account_options, checkpoint_option, data_options, plan_options, stem_of
 from saltflat.cli.words import same_command, stopped
 from saltflat.errors import InputError
-from saltflat.report.comparison import final_accuracy, summarise
-
-__all__ = ["command", "final_accuracy", "summarise"]
+from saltflat.report.comparison import summarise
 
 
 @click.command(
@@ -106,9 +104,7 @@ def _all_runs(
         )  # fmt: skip
     places = {(m, s): folder / f"{m}-seed{s}" for m in methods for s in range(options["seeds"])}
     _check_account(options, [(plans[m], place) for (m, _), place in places.items()])
-    for seed in range(
-        options["seeds"]
-    ):  # all methods of one seed first, so that a cut-off leaves whole rounds
+    for seed in range(options["seeds"]):  # all methods of one seed first: a cut-off leaves whole rounds
         for method in methods:
             place = places[method, seed]
             run, cut_off = _found(place, plans[method].to_dict(), options["randomness"])
@@ -135,7 +131,7 @@ def _check_account(options: dict[str, Any], runs: list[tuple[Any, Path]]) -> Non
     """
     from saltflat.cli.training_run import account_for
     from saltflat.record.folder import RunFolder
-    from saltflat.training.spend import account_entry, charge_of
+    from saltflat.training.spend import charge_of
 
     account = account_for(options)
     if account is None:
@@ -146,7 +142,7 @@ def _check_account(options: dict[str, Any], runs: list[tuple[Any, Path]]) -> Non
         if not opened.file("plan.json").exists():
             due.append(charge_of(plan))
             continue
-        named = account_entry(opened.read_ledger(cut_short=True))
+        named = opened.read_ledger(cut_short=True).account
         if named is None or named.get("account_id") != account.balance().terms.id:
             raise InputError(
                 "account", account.name, "runs that this account covers",

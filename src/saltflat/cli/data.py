@@ -55,6 +55,7 @@ def list_command(as_json: bool, quiet: bool, data_dir: Path | None) -> None:
       saltflat data list --json --data-dir /data
     """
     from saltflat import data
+    from saltflat.plan.table import aligned
 
     if quiet and not as_json:
         click.echo("\n".join(data.names()))
@@ -63,20 +64,12 @@ def list_command(as_json: bool, quiet: bool, data_dir: Path | None) -> None:
     if as_json:
         _print_json([entry.as_dict() for entry in entries])
         return
-    header = ("name", "rows", "classes", "shape", "found at")
-    rows = [
-        (
-            entry.name,
-            f"{entry.rows:,} + {entry.test_rows:,}",
-            str(entry.classes),
-            "x".join(str(size) for size in entry.shape),
-            _found(entry),
-        )
-        for entry in entries
+    table = [["name", "rows", "classes", "shape", "found at"]]
+    table += [
+        [e.name, f"{e.rows:,} + {e.test_rows:,}", str(e.classes), "x".join(map(str, e.shape)), _found(e)]
+        for e in entries
     ]
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    for row in [header, *rows]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    click.echo("\n".join(aligned(table)))
 
 
 @command.command()

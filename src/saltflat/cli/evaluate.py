@@ -82,22 +82,10 @@ def command(run: str, as_json: bool, quiet: bool, **options: Any) -> None:
 
 def _rows(run: str, options: dict[str, Any]) -> Any:
     """The hold-out: from what the options name, or from the data that the run was started with."""
-    from saltflat.cli.training_run import load_data, started_with
-    from saltflat.data import DataSet
+    from saltflat.cli.training_run import data_of_run
     from saltflat.record.folder import RunFolder
 
-    stored = started_with(RunFolder.open(run))
-    words = ("data", "data_dir", "label", "group")
-    chosen = {word: options[word] for word in words}
-    if options["data"] is None:
-        if stored is None:
-            raise InputError(
-                "data", None, "--data, because the run was started from Python", problem="is missing"
-            )
-        chosen = {word: options[word] if options[word] is not None else stored.get(word) for word in words}
-        chosen["test_fraction"] = stored.get("test_fraction")
-    model = None if stored is None else stored.get("model")
-    data: DataSet = load_data(chosen | {"model": model})
+    data = data_of_run(RunFolder.open(run), options, ("data", "data_dir", "label", "group"))
     part = options["part"] or ("test" if data.test is not None else "all")
     if part == "test" and data.test is None:
         raise InputError(

@@ -127,11 +127,9 @@ def _check_noise(given: dict[str, Any]) -> None:
     epsilon, noise = given.get("epsilon"), given.get("noise_multiplier")
     if epsilon is not None and noise is not None:
         raise InputError(
-            "epsilon",
-            epsilon,
-            "exactly one of epsilon and noise_multiplier",
+            "epsilon", epsilon, "exactly one of epsilon and noise_multiplier",
             problem="and noise_multiplier: both are given",
-        )
+        )  # fmt: skip
     if epsilon is not None:
         Budget(epsilon, 1e-5)
     if noise is not None:

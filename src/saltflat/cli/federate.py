@@ -11,15 +11,16 @@ from typing import Any
 import click
 
 from saltflat.cli.run_file import merge_run_file, run_file_argument
-from saltflat.cli.run_options import data_options, folder_of, folder_options
+from saltflat.cli.run_options import data_options, folder_of, folder_options, with_options
 from saltflat.cli.train import given_options
-from saltflat.cli.words import stopped_run
+from saltflat.cli.words import say_accuracy, shown_epsilon, stopped_run
 from saltflat.errors import InputError
 
 
 def round_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that describe clients and rounds; their names are those of the Python arguments."""
-    options = (
+    return with_options(
+        command,
         click.option("--clients", type=int, help="Declared number of clients.  [default: 500, or as the column has]"),
         click.option("--partition", type=click.Choice(["iid", "dirichlet", "column"]),
                      help="How rows are dealt out.  [default: iid; column with --group]"),
@@ -54,9 +55,6 @@ def round_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast",
                      show_default=True, help="Tier of noise and sampling."),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @click.command(
@@ -153,14 +151,8 @@ def _write_app(options: dict[str, Any], announce: Callable[[str], None] | None) 
 
 
 def _say(summary: dict[str, Any]) -> None:
-    epsilon = summary["epsilon"]
-    shown = "inf: NOT PRIVATE" if epsilon == "inf" else f"{epsilon:.4g}"
-    label = f" ({summary['evaluation']} by ε)" if summary["evaluation"] else ""
-    protects = f"ε = {shown}, δ = {summary['delta']:g} for each client"
-    if summary["accuracy"] is not None:
-        click.echo(f"accuracy {summary['accuracy']:.2%} on test data{label}, {protects}")
-    if summary["average_accuracy"] is not None:
-        click.echo(f"accuracy of the averaged weights {summary['average_accuracy']:.2%}{label}")
+    spent = f"ε = {shown_epsilon(summary['epsilon'])}, δ = {summary['delta']:g} for each client"
+    say_accuracy(summary, spent)
     found = summary.get("diagnostics")
     if found is not None:
         gap = found["train_test_gap"]

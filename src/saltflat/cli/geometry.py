@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,6 +159,7 @@ def _measured(
     subjects: list[_Subject], settings: Settings, options: dict[str, Any], bar: _Bar
 ) -> dict[str, Any]:
     """Measure and write, run by run, so that what is done is kept when the rest is cut off."""
+    from saltflat.geometry import pictures
     from saltflat.geometry.measure import compare, measure, same_reach
 
     settings = same_reach(settings, subjects[0].loss)
@@ -173,7 +175,7 @@ def _measured(
         answer["runs"].append(found)
         subject.folder.mkdir(parents=True, exist_ok=True)
         answer["files"].append(_written(found, subject.folder / f"{subject.stem}.json"))
-        drawing.of_a_run(found, subject)
+        drawing.keep(pictures.draw, found, subject.folder, subject.stem)
     first, place = subjects[0], Path(options["out"] or subjects[0].folder)
     for number, other in enumerate(subjects[1:], start=1):
         bar.about(f"{first.name} and {other.name}")
@@ -186,10 +188,10 @@ def _measured(
         name = "interpolation" if number == 1 else f"interpolation-{number}"
         answer["interpolations"].append(line)
         answer["files"].append(_written(line, place / f"{name}.json"))
-        drawing.of_a_line(line, place / f"{name}.png")
+        drawing.keep(pictures.draw_interpolation, line, place / f"{name}.png")
     if len(subjects) > 1 and all(found["wideness"] for found in answer["runs"]):
         gain = answer["interpolations"][0]["wideness_gain"] if len(subjects) == 2 else None
-        drawing.of_wideness(answer["runs"], place / "wideness.png", gain)
+        drawing.keep(pictures.draw_wideness, answer["runs"], place / "wideness.png", gain)
     return answer
 
 
@@ -199,26 +201,13 @@ class _Drawing:
     def __init__(self, wanted: bool, answer: dict[str, Any]) -> None:
         self.wanted, self.answer = wanted, answer
 
-    def of_a_run(self, found: dict[str, Any], subject: _Subject) -> None:
-        from saltflat.geometry import pictures
-
-        self._keep(lambda: pictures.draw(found, subject.folder, subject.stem))
-
-    def of_a_line(self, found: dict[str, Any], path: Path) -> None:
-        from saltflat.geometry import pictures
-
-        self._keep(lambda: [pictures.draw_interpolation(found, path)])
-
-    def of_wideness(self, founds: list[dict[str, Any]], path: Path, gain: float | None) -> None:
-        from saltflat.geometry import pictures
-
-        self._keep(lambda: [pictures.draw_wideness(founds, path, gain)])
-
-    def _keep(self, draw: Any) -> None:
+    def keep(self, draw: Callable[..., Path | list[Path]], *about: Any) -> None:
+        """Draw, and list what was drawn."""
         if not self.wanted:
             return
         try:
-            self.answer["pictures"] += [str(path) for path in draw()]
+            drawn = draw(*about)
+            self.answer["pictures"] += [str(p) for p in (drawn if isinstance(drawn, list) else [drawn])]
         except MissingDependencyError as error:
             click.echo(f"no pictures: {error}", err=True)
             self.wanted = False
@@ -277,23 +266,14 @@ def _weights(text: str, runs: int) -> list[str]:
 
 def _data_of(run: str, options: dict[str, Any]) -> DataSet:
     """The data that the options name, or that the run was started with."""
-    from saltflat.cli.training_run import load_data, started_with
+    from saltflat.cli.training_run import data_of_run
     from saltflat.record.folder import RunFolder
 
-    stored = started_with(RunFolder.open(run, "runs")) or {}
-    words = ("data", "data_dir", "label")
-    if options["data"] is None and "data" not in stored:
-        raise InputError(
-            "data", None, "--data, because the run was started from Python", problem="is missing"
-        )
     if options["split"] == "public" and options["data"] is None:
         raise InputError(
             "split", "public", "--data with the rows that you declare public", problem="needs rows of its own"
         )
-    chosen = {word: options[word] for word in words}
-    if options["data"] is None:
-        chosen = {word: options[word] if options[word] is not None else stored.get(word) for word in words}
-    data = load_data(chosen | {"model": stored.get("model")})
+    data = data_of_run(RunFolder.open(run, "runs"), options, ("data", "data_dir", "label"))
     if options["split"] == "public":
         return replace(data, public=replace(data.train, provenance="public"))
     return data

@@ -106,16 +106,15 @@ def complete_account(ctx: Context, param: Parameter, incomplete: str) -> Items:
     return _items(_starting(names(ctx.params.get("budgets")), incomplete))
 
 
-def complete_run(ctx: Context, param: Parameter, incomplete: str) -> Items:
+def complete_run(ctx: Context, param: Parameter, incomplete: str, otherwise: str = "dir") -> Items:
     """For run folders: those that lie below what was typed, or else any folder."""
-    found = _items(path for path in run_folders(incomplete) if path.startswith(incomplete))
-    return found or [CompletionItem(incomplete, type="dir")]
+    found = _items(_starting(run_folders(incomplete), incomplete))
+    return found or [CompletionItem(incomplete, type=otherwise)]
 
 
 def complete_run_or_file(ctx: Context, param: Parameter, incomplete: str) -> Items:
     """For a run folder or a run file."""
-    found = _items(path for path in run_folders(incomplete) if path.startswith(incomplete))
-    return found or [CompletionItem(incomplete, type="file")]
+    return complete_run(ctx, param, incomplete, otherwise="file")
 
 
 def run_folders(incomplete: str) -> list[str]:

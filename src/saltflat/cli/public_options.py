@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from saltflat.cli.run_options import with_options
 from saltflat.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ _SOURCES = ("scenario", "public", "public_fraction", "synthetic")
 
 def public_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say what is public; their names are those of the Python arguments."""
-    options = (
+    return with_options(
+        command,
         click.option(
             "--scenario", type=click.Choice(["cold", "warm", "warm-syn", "extended"]),
             help="What public data is used for.  [default: from what is given]",
@@ -40,23 +42,24 @@ def public_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--public-batch", type=int, help="Public rows a gradient, for methods that look at them."),
         warm_up_options,
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def split_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """How a data set is divided, for experiments."""
-    command = click.option("--public-seed", type=int, help="Which rows those are.  [default: 0]")(command)
-    return click.option(
-        "--public-fraction", type=float,
-        help="Declare this share of the training rows public, the same number of each class.",
-    )(command)  # fmt: skip
+    return with_options(
+        command,
+        click.option(
+            "--public-fraction", type=float,
+            help="Declare this share of the training rows public, the same number of each class.",
+        ),
+        click.option("--public-seed", type=int, help="Which rows those are.  [default: 0]"),
+    )  # fmt: skip
 
 
 def warm_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """How the model is trained on public data first."""
-    options = (
+    return with_options(
+        command,
         click.option("--warm-up", type=click.Choice(["sgd", "sam"]), help="Its optimizer.  [default: sgd]"),
         click.option("--warm-up-epochs", type=int, help="Passes over the public data.  [default: 100]"),
         click.option("--warm-up-batch-size", type=int, help="Public rows a batch.  [default: 100]"),
@@ -68,9 +71,6 @@ def warm_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--warm-up-seed", type=int, help="Of order and augmentations.  [default: 0]"),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @dataclass(frozen=True)

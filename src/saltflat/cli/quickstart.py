@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from saltflat.cli.words import painted, stopped
-from saltflat.errors import InputError, MissingDependencyError
+from saltflat.errors import InputError
 from saltflat.report.verdict import Verdict, verdict
 
 METHODS = ("dp-sgd", "dp-sat", "sai", "dp-sgd+swa")
@@ -102,6 +102,7 @@ def _all_rounds(seeds: int, folder: Path, told: bool) -> tuple[dict[str, list[fl
     from saltflat.cli.training_run import plan_for, train_once
     from saltflat.data import load
     from saltflat.report.comparison import final_accuracy
+    from saltflat.training.progress import NotedBar
 
     torch.set_num_threads(1)  # a model this small is slower with more, and much slower on a busy machine
     data = load("digits")
@@ -112,32 +113,27 @@ def _all_rounds(seeds: int, folder: Path, told: bool) -> tuple[dict[str, list[fl
         click.echo(f"{plan_for(data, SETTINGS | {'method': METHODS[0]})}\n")
     folder.mkdir(parents=True, exist_ok=True)
     results: dict[str, list[float]] = {method: [] for method in METHODS}
-    with RunBar(len(METHODS) * seeds, shown=told) as bar:
+    with NotedBar("", len(METHODS) * seeds, shown=told and sys.stderr.isatty()) as bar:
         for number in range(1, seeds + 1):
             start = secrets.randbits(31)
             for method in METHODS:
-                bar.begin(f"{method}, round {number} of {seeds}", _means(results))
+                bar.update(description=f"{method}, round {number} of {seeds}", note=_means(results))
                 torch.manual_seed(start)  # the same initial weights for all methods of a round
                 _, summary = train_once(
                     SETTINGS | {"method": method},
                     out=str(folder / f"{method}-{number}"), data=data, progress=False,
                 )  # fmt: skip
                 results[method].append(final_accuracy(summary))
-                bar.done()
+                bar.update(advance=1)
     return results, len(data.test)
 
 
-def _report(results: dict[str, list[float]], folder: Path) -> str | None:
-    """Write the report of all runs; where that needs a package that is missing, say so and go on."""
+def _report(results: dict[str, list[float]], folder: Path) -> str:
+    """Write the report of all runs."""
     from saltflat.report import write_report
 
     runs = [folder / f"{method}-{number + 1}" for method in results for number in range(len(results[method]))]
-    try:
-        write_report(runs, folder / "report.html")
-    except MissingDependencyError as error:
-        click.echo(f"no report: {error}", err=True)
-        return None
-    return str(folder / "report.html")
+    return str(write_report(runs, folder / "report.html"))
 
 
 def _means(results: dict[str, list[float]]) -> str:
@@ -175,41 +171,7 @@ def _tell_the_rest(folder: Path, answer: dict[str, Any], found: Verdict) -> None
     click.echo("\n".join(f"  {line}" for line in str(certificate).splitlines()[:2]))
     click.echo(f"  What that covers and what not: certificate.html in {folder / METHODS[0]}-1")
     count = len(METHODS) * rounds
-    if answer["report"] is not None:
-        click.echo(
-            f"  Whoever sees all {count} runs sees more than one of them shows: the report adds that up."
-        )
-        click.echo(f"\nReport of all {count} runs: {answer['report']} ({answer['seconds']:.0f} s)")
+    click.echo(f"  Whoever sees all {count} runs sees more than one of them shows: the report adds that up.")
+    click.echo(f"\nReport of all {count} runs: {answer['report']} ({answer['seconds']:.0f} s)")
     click.echo("\nWith a table of your own that has a column outcome, try next:")
     click.echo("\n".join(f"  {line}" for line in NEXT))
-
-
-class RunBar:
-    """A progress bar over runs, on a terminal."""
-
-    def __init__(self, total: int, shown: bool) -> None:
-        self.total, self.shown = total, shown and sys.stderr.isatty()
-        self.bar: Any = None
-
-    def __enter__(self) -> RunBar:
-        if self.shown:
-            from saltflat.training.progress import bar_with_note
-
-            self.bar = bar_with_note()
-            self.task = self.bar.add_task("", total=self.total, note="")
-            self.bar.start()
-        return self
-
-    def begin(self, words: str, note: str) -> None:
-        """Say which run begins now."""
-        if self.bar is not None:
-            self.bar.update(self.task, description=words, note=note)
-
-    def done(self) -> None:
-        """One more run is finished."""
-        if self.bar is not None:
-            self.bar.update(self.task, advance=1)
-
-    def __exit__(self, *_: Any) -> None:
-        if self.bar is not None:
-            self.bar.stop()

@@ -9,17 +9,11 @@ import click
 
 from saltflat.cli.public_options import split_options, warm_up_options, warm_up_settings
 from saltflat.cli.run_options import free_folder, stem_of
+from saltflat.cli.words import say_accuracy, shown_epsilon
 
 PLAN_OPTIONS = (
-    "batch_size",
-    "epochs",
-    "steps",
-    "clip_norm",
-    "learning_rate",
-    "rho",
-    "public_batch",
-    "population",
-)
+    "batch_size", "epochs", "steps", "clip_norm", "learning_rate", "rho", "public_batch", "population",
+)  # fmt: skip
 
 
 @click.command(
@@ -101,14 +95,7 @@ def command(**options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(summary | {"out": out, "run": str(run.folder)}))
         return
-    epsilon = summary["epsilon"]
-    shown = "inf: NOT PRIVATE" if epsilon == "inf" else f"{epsilon:.4g}"
-    label = f" ({summary['evaluation']} by ε)" if summary["evaluation"] else ""
-    for name, key in (("accuracy", "accuracy"), ("accuracy of the averaged weights", "average_accuracy")):
-        if summary[key] is not None:
-            click.echo(
-                f"{name} {summary[key]:.2%} on test data{label}, ε = {shown}, δ = {summary['delta']:g}"
-            )
+    say_accuracy(summary, f"ε = {shown_epsilon(summary['epsilon'])}, δ = {summary['delta']:g}")
     click.echo(f"recipe in {out}, run folder {run.folder}")
 
 

@@ -29,7 +29,7 @@ class SwitchType(click.ParamType):  # type: ignore[type-arg]  # generic in recen
 
 def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say which data and which model."""
-    return _with(
+    return with_options(
         command,
         click.option(
             "--data", default="digits", show_default=True, shell_complete=known.complete_data,
@@ -51,7 +51,7 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that describe the plan; their names are those of the Python arguments."""
-    return _with(
+    return with_options(
         command,
         click.option("--epsilon", type=float, help="The budget ε (inf: clip, but add no noise).  [default: 3]"),
         click.option("--delta", type=float, default=1e-5, show_default=True, help="δ, well below 1/population."),
@@ -97,7 +97,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def checkpoint_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """How often a run writes down its whole state."""
-    return _with(
+    return with_options(
         command,
         click.option(
             "--checkpoint-every", type=float, metavar="SECONDS",
@@ -108,7 +108,7 @@ def checkpoint_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say which account a run is paid from."""
-    return _with(
+    return with_options(
         command,
         click.option(
             "--account", shell_complete=known.complete_account,
@@ -123,7 +123,7 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def budgets_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Where the accounts lie."""
-    return _with(
+    return with_options(
         command,
         click.option(
             "--budgets", type=click.Path(file_okay=False),
@@ -134,7 +134,7 @@ def budgets_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of a run that is stored, and can go on."""
-    return _with(
+    return with_options(
         command,
         click.option("--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD]"),
         click.option(
@@ -152,7 +152,7 @@ def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def accept_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """What a check lets pass."""
-    return _with(
+    return with_options(
         command,
         click.option(
             "--accept", multiple=True, type=click.Choice(["not-private", "unfinished"]),
@@ -161,7 +161,8 @@ def accept_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
 
 
-def _with(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+def with_options(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with these options, in this order."""
     for option in reversed(options):
         command = option(command)
     return command

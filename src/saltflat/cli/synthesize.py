@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from saltflat.cli.run_options import free_folder, stem_of
+
+if TYPE_CHECKING:
+    from saltflat.training.progress import NotedBar
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
 _quiet = click.option("--quiet", is_flag=True, help="No progress; only the result.")
@@ -93,8 +97,8 @@ def train_command(**options: Any) -> None:
                     problem="does not apply here", cure="A model goes on with what it began with.",
                 )  # fmt: skip
         out = options["resume"]
-        with Bar("training", shown=not options["quiet"]) as bar:
-            resume(out, steps=options["steps"], progress=bar.step, **shared)
+        with _bar("training", options["quiet"]) as bar:
+            resume(out, steps=options["steps"], progress=_noting(bar), **shared)
     else:
         if options["public"] is None:
             raise InputError(
@@ -104,8 +108,8 @@ def train_command(**options: Any) -> None:
         public, rows, source = _public(options)
         out = options["out"] or free_folder(f"{stem_of(options['public'])}-edm")
         settings = _settings(options, public)
-        with Bar("training", shown=not options["quiet"]) as bar:
-            train(public, settings, out=out, rows=rows, source=source, progress=bar.step, **shared)
+        with _bar("training", options["quiet"]) as bar:
+            train(public, settings, out=out, rows=rows, source=source, progress=_noting(bar), **shared)
     folder = SynthesisFolder(out)
     facts, found = folder.facts(), folder.load()
     history = found[1]["history"] if found else []
@@ -163,8 +167,11 @@ def sample_command(folder: str, as_json: bool, quiet: bool, discriminator_steps:
     judge = DiscriminatorSettings(steps=discriminator_steps, seed=options["seed"])
     if options["guidance"] and not quiet:
         click.echo("guidance: a discriminator is trained first, unless the folder has it", err=True)
-    with Bar("sampling", shown=not quiet) as bar:
-        path = sample(folder, discriminator=judge, progress=bar.count, **options)
+    with _bar("sampling", quiet) as bar:
+        path = sample(
+            folder, discriminator=judge,
+            progress=lambda done, total: bar.update(completed=done, total=total), **options,
+        )  # fmt: skip
     examples, origin = read_samples(path)
     if as_json:
         click.echo(
@@ -322,37 +329,12 @@ def _checked_device(device: str) -> str:
     return device
 
 
-class Bar:
-    """A bar on a terminal; elsewhere nothing."""
+def _bar(words: str, quiet: bool) -> NotedBar:
+    from saltflat.training.progress import NotedBar
 
-    def __init__(self, words: str, shown: bool = True) -> None:
-        self.words, self.shown = words, shown
-        self.bar: Any = None
+    return NotedBar(words, None, shown=sys.stderr.isatty() and not quiet)
 
-    def __enter__(self) -> Bar:
-        if self.shown and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
-            )  # fmt: skip
-            self.bar = Progress(*columns, console=Console(stderr=True))
-            self.task = self.bar.add_task(self.words, total=None, note="")
-            self.bar.start()
-        return self
-
-    def step(self, done: int, total: int, loss: float) -> None:
-        """One more step of training."""
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, total=total, note=f"loss {loss:.4f}")
-
-    def count(self, done: int, total: int) -> None:
-        """So many of so many."""
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, total=total)
-
-    def __exit__(self, *_: Any) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+def _noting(bar: NotedBar) -> Callable[[int, int, float], None]:
+    """Shows one more step of training."""
+    return lambda done, total, loss: bar.update(completed=done, total=total, note=f"loss {loss:.4f}")

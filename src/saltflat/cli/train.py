@@ -14,7 +14,7 @@ from saltflat.cli.public_options import public_options
 from saltflat.cli.ranks import lost_rank, rank_here, ranks_here, stopped_ranks, together
 from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import data_options, folder_of, folder_options, plan_options
-from saltflat.cli.words import stopped_run
+from saltflat.cli.words import say_accuracy, shown_epsilon, stopped_run
 from saltflat.errors import LostRankError
 
 
@@ -61,16 +61,10 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(summary))
         return
-    epsilon = summary["epsilon"]
-    shown = "inf: NOT PRIVATE" if epsilon == "inf" else f"{epsilon:.4g}"
-    spent = f"ε = {shown}, δ = {summary['delta']:g}"
-    label = f" ({summary['evaluation']} by ε)" if summary["evaluation"] else ""
+    spent = f"ε = {shown_epsilon(summary['epsilon'])}, δ = {summary['delta']:g}"
     if summary["accuracy"] is None:
         click.echo(f"{spent} (no test rows: no accuracy; --test-fraction 0.2 would hold some out)")
-    else:
-        click.echo(f"accuracy {summary['accuracy']:.2%} on test data{label}, {spent}")
-    if summary["average_accuracy"] is not None:
-        click.echo(f"accuracy of the averaged weights {summary['average_accuracy']:.2%}{label}")
+    say_accuracy(summary, spent)
     click.echo(f"run folder {summary['out']} ({summary['seconds']:.1f} s)")
     if not options["quiet"] and sys.stderr.isatty():
         click.echo(str(run.certificate), err=True)

@@ -19,7 +19,8 @@ from saltflat.cli.ranks import device_here, from_rank_0, leave_to_rank_0, rank_h
 from saltflat.data import DataSet, load
 from saltflat.data.files import cache_dir
 from saltflat.errors import InputError, PrivacyWarning, check_count
-from saltflat.models import build, describe, scattering_features
+from saltflat.models import describe, scattering_features
+from saltflat.models.registry import build_for
 from saltflat.plan import (
     AutomaticClipping,
     Clipping,
@@ -30,8 +31,8 @@ from saltflat.plan import (
     QuantileClipping,
 )
 from saltflat.record.account import Account
+from saltflat.record.canonical import DamagedError
 from saltflat.record.folder import RunFolder
-from saltflat.record.packed import DamagedError
 from saltflat.record.selected import TUNING
 from saltflat.training.fit import fit
 from saltflat.training.keep import EVERY
@@ -63,7 +64,7 @@ CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
 }
 
 
-def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:
+def load_data(options: dict[str, Any]) -> DataSet:
     """The data set, and its scattering features where the model takes those."""
     check_test_fraction(options)
     try:
@@ -81,11 +82,7 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
     cache = cache_dir() / "scattering"
 
     def featured(rows: Any) -> Any:
-        return (
-            None
-            if rows is None
-            else replace(rows, inputs=scattering_features(rows.inputs, cache, progress=progress))
-        )
+        return None if rows is None else replace(rows, inputs=scattering_features(rows.inputs, cache))
 
     return replace(data, train=featured(data.train), test=featured(data.test), public=featured(data.public))
 
@@ -268,6 +265,20 @@ def started_with(folder: RunFolder) -> dict[str, Any] | None:
     return options
 
 
+def data_of_run(folder: RunFolder, options: dict[str, Any], words: Iterable[str]) -> DataSet:
+    """The data that the options name by ``words``, or else the data that the run was started with."""
+    stored = started_with(folder) or {}
+    chosen = {word: options[word] for word in words}
+    if options["data"] is None:
+        if "data" not in stored:
+            raise InputError(
+                "data", None, "--data, because the run was started from Python", problem="is missing"
+            )
+        chosen = {word: stored.get(word) if value is None else value for word, value in chosen.items()}
+        chosen["test_fraction"] = stored.get("test_fraction")
+    return load_data(chosen | {"model": stored.get("model")})
+
+
 def facts_of(folder: RunFolder) -> dict[str, Any]:
     """What the command line stored when it started the run."""
     about = folder.read_json("run.json")
@@ -278,20 +289,8 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
             problem="was started from Python",
             cure="Go on with it there: sf.fit(model, data, resume=folder).",
         )  # fmt: skip
-    words = {
-        word: facts["options"].get(word)
-        for word in (
-            "data",
-            "label",
-            "group",
-            "model",
-            "schedule",
-            "account",
-            "public",
-            "synthetic",
-            *MAY_CHANGE,
-        )
-    }
+    texts = ("data", "label", "group", "model", "schedule", "account", "public", "synthetic", *MAY_CHANGE)
+    words = {word: facts["options"].get(word) for word in texts}
     words |= {f"name of {word}": facts.get(word) for word in ("data", "model")}
     for word, value in words.items():
         if value is not None and not isinstance(value, str):
@@ -378,17 +377,11 @@ def model_for(data: DataSet, name: str | None) -> tuple[nn.Module, str]:
             "mlp" if len(shape) == 1 or shape[-1] < 16 else "cnn-tanh" if shape[-1] == 32 else "dpnas-mnist"
         )
     try:
-        known = describe(name).overrides
+        describe(name)
     except InputError as error:
         raise renamed(error, "model") from error
-    wanted: dict[str, Any] = {"classes": data.num_classes, "in_features": math.prod(shape)}
-    if len(shape) == 3 and tuple(describe(name).input_shape) != shape:
-        wanted |= {"in_channels": shape[0], "image_size": shape[1]}
-        if name.startswith("scatter-"):  # its input is features: 81 maps a colour at a quarter of the size
-            wanted |= {"in_channels": shape[0] // 81, "image_size": shape[1] * 4}
-    overrides = {key: value for key, value in wanted.items() if key in known and value is not None}
     try:
-        return build(name, **overrides), name
+        return build_for(name, shape, data.num_classes), name
     except InputError as error:
         raise InputError(
             "model", name, f"a model for inputs of shape {shape}", problem=f"does not fit this data: {error}",

@@ -12,7 +12,7 @@ import click
 from saltflat.cli.known import complete_data, complete_method
 from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import data_options, free_folder, plan_options, stem_of
-from saltflat.cli.words import stopped, stopped_run
+from saltflat.cli.words import shown_epsilon, stopped, stopped_run
 from saltflat.errors import InputError
 
 
@@ -90,9 +90,10 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     click.echo("chosen: " + ", ".join(f"{key} {value}" for key, value in tuned.settings.items()))
     where = "on public data" if tuned.scores else "by a noised count on held-out private rows"
     click.echo(f"score {tuned.score:.2%} {where}")
-    shown = "inf: NOT PRIVATE" if summary["epsilon"] == "inf" else f"{summary['epsilon']:.4g}"
     tested = "" if summary["accuracy"] is None else f"accuracy {summary['accuracy']:.2%} on test data, "
-    click.echo(f"{tested}ε = {shown} for all trials and the choice, δ = {summary['delta']:g}")
+    click.echo(
+        f"{tested}ε = {shown_epsilon(summary['epsilon'])} for all trials and the choice, δ = {summary['delta']:g}"
+    )
     click.echo(f"run folder {summary['out']}")
 
 

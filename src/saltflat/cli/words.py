@@ -39,6 +39,24 @@ def painted_checks(text: str) -> str:
     return re.sub(rf"^(\s+)({words})(?=\s)", coloured, text, flags=re.MULTILINE | re.IGNORECASE)
 
 
+def shown_epsilon(epsilon: float | str) -> str:
+    """ε of a summary, for a sentence.
+
+    >>> shown_epsilon("inf"), shown_epsilon(2.99996)
+    ('inf: NOT PRIVATE', '3')
+    """
+    return "inf: NOT PRIVATE" if epsilon == "inf" else f"{epsilon:.4g}"
+
+
+def say_accuracy(summary: dict[str, Any], spent: str) -> None:
+    """The accuracy of a run, if there are test rows, and what it cost; then that of its average."""
+    label = f" ({summary['evaluation']} by ε)" if summary["evaluation"] else ""
+    if summary["accuracy"] is not None:
+        click.echo(f"accuracy {summary['accuracy']:.2%} on test data{label}, {spent}")
+    if summary["average_accuracy"] is not None:
+        click.echo(f"accuracy of the averaged weights {summary['average_accuracy']:.2%}{label}")
+
+
 def same_command() -> str:
     """The line that started this process, to be typed again."""
     return shlex.join(["saltflat", *sys.argv[1:]])

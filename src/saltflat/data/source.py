@@ -8,7 +8,7 @@ plan's sampling, because the privacy event depends on how they are drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -69,15 +69,8 @@ class Examples:
         """A new data set of some of the rows."""
         inputs, targets = self.fetch(indices)
         groups = None if self.groups is None else self.groups.index_select(0, indices)
-        return Examples(
-            inputs,
-            targets,
-            provenance or self.provenance,
-            self.name,
-            self.num_classes,
-            groups,
-            self.declared_by,
-        )
+        kind = provenance or self.provenance
+        return replace(self, inputs=inputs, targets=targets, provenance=kind, groups=groups)
 
 
 @runtime_checkable

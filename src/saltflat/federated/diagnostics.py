@@ -47,12 +47,6 @@ class Diagnostics:
         }
         self._keep([], self.gap)
 
-    @property
-    def mean_norm(self) -> float | None:
-        """The mean update norm over all rounds."""
-        found = [row["mean_norm"] for row in self.rows if row.get("mean_norm") is not None]
-        return float(np.mean(found)) if found else None
-
     def _keep(self, rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
         labelled = row | {"label": LABEL}
         rows.append(labelled)

@@ -32,6 +32,7 @@ from saltflat.training.fit import completed
 from saltflat.training.gradients import require_gradients
 from saltflat.training.keep import EVERY
 from saltflat.training.losses import check_targets, cross_entropy, default_loss
+from saltflat.training.public_side import check_not_private
 from saltflat.training.resume import finished_run, plan_of
 from saltflat.training.run import Run
 from saltflat.training.session import LoopWith, Session, opened_session
@@ -200,19 +201,13 @@ def _check_tier(plan: Plan, tier: str) -> None:
 
 def _public_rows(plan: Plan, public: Any) -> Rows | None:
     assert plan.federation is not None
-    wanted = isinstance(plan.federation.mask, PublicMask)
-    if not wanted:
+    if not isinstance(plan.federation.mask, PublicMask):
         return None
     if public is None:
         raise InputError(
             "public", None, "public data, because the plan's mask is made from it", problem="is missing"
         )
-    if isinstance(public, Examples) and public.provenance == "private":
-        raise InputError(
-            "public", "private data", "data whose provenance is public or synthetic",
-            problem="is given where public data is needed",
-            cure="Declare it when loading: provenance='public'.",
-        )  # fmt: skip
+    check_not_private(public)
     source = as_source(public)
     return Rows(*source.fetch(torch.arange(len(source))))
 

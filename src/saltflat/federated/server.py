@@ -59,9 +59,8 @@ class Server:
             if found.answers < shared.survivors:
                 self.give_up(loop, number, found.answers, shared.survivors)
                 return None
-            release = mechanism.release({NAME: found.total}, 0.0, clip_norm)[
-                NAME
-            ]  # the clients added the noise
+            # the clients added the noise
+            release = mechanism.release({NAME: found.total}, 0.0, clip_norm)[NAME]
             return Released(self.spread(loop, release, mask, form))
         norms: list[float] = []
         found = sum_of_clipped(

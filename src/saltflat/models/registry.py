@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -104,6 +105,20 @@ def build(name: str, **overrides: Any) -> nn.Module:
     # past nn.Module.__setattr__, whose annotation admits tensors and modules only
     object.__setattr__(model, "saltflat_spec", {"name": name, "overrides": dict(overrides)})
     return model
+
+
+def build_for(name: str, shape: tuple[int, ...], classes: int | None) -> nn.Module:
+    """The named model, shaped to rows of this shape and so many classes as far as its overrides go."""
+    known = describe(name)
+    wanted = {"classes": classes, "in_features": math.prod(shape)}
+    if len(shape) == 3 and tuple(known.input_shape) != shape:
+        channels, side = shape[:2]
+        if name.startswith("scatter-"):  # its input is features: 81 maps a colour at a quarter of the size
+            channels, side = channels // 81, 4 * side
+        wanted |= {"in_channels": channels, "image_size": side}
+    return build(
+        name, **{k: value for k, value in wanted.items() if k in known.overrides and value is not None}
+    )
 
 
 def check_counts(**counts: int) -> None:

@@ -70,12 +70,6 @@ class Tuning:
         """ε of all trials and the choice among them, by Rényi divergences."""
         return repeated_epsilon(self.repeated, self.budget.delta) if self.is_private else float("inf")
 
-    @cached_property
-    def epsilon_alone(self) -> float:
-        """ε of a single trial with its score, by the same accountant."""
-        once = replace(self.repeated, repetitions=Repetitions(1.0))
-        return repeated_epsilon(once, self.budget.delta) if self.is_private else float("inf")
-
     def to_dict(self) -> dict[str, Any]:
         """What is declared before the first trial, as plain data."""
         return {
@@ -85,7 +79,7 @@ class Tuning:
             "score_noise": self.score_noise,
             "delta": self.budget.delta,
             "candidates": [
-                {"settings": dict(point), "plan_hash": plan.hash, "events": _events(plan)}
+                {"settings": dict(point), "plan_hash": plan.hash, "events": plain_events(plan)}
                 for point, plan in zip(self.points, self.plans)
             ],
         }
@@ -148,7 +142,7 @@ def _scaled(plan: Plan, scale: float) -> Plan:
     return plan.changed(phases=tuple(phases))
 
 
-def _events(plan: Plan) -> list[dict[str, Any]]:
+def plain_events(plan: Plan) -> list[dict[str, Any]]:
     """The releases of a candidate, from which its cost can be computed again."""
     return [
         {"noise_multiplier": event.noise_multiplier, "rate": event.rate, "steps": event.steps}

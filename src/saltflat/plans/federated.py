@@ -25,7 +25,6 @@ from saltflat.plan import (
     Optimizer,
     OwnGradient,
     OwnMask,
-    Phase,
     Plan,
     PublicMask,
     RandomMask,
@@ -33,7 +32,7 @@ from saltflat.plan import (
     SharedNoise,
     Swa,
 )
-from saltflat.plans.frame import Common, Frame
+from saltflat.plans.frame import Common, Frame, settings_of_suffixes
 
 DEFAULT_RHO = 0.5
 DEFAULT_RATIO = 0.4
@@ -182,9 +181,9 @@ def fed_sai(
     if frame.steps < 2:
         raise InputError("rounds", frame.steps, "at least two rounds for two phases")
     sigma = frame.noise_multiplier
-    seek = _phase(frame, first, "seek flatness", ascent=OwnGradient(rho, adaptive))
-    descend = _phase(
-        frame, frame.steps - first, "descend", noise_ratio=noise_ratio,
+    seek = frame.phase(first, "seek flatness", ascent=OwnGradient(rho, adaptive))
+    descend = frame.phase(
+        frame.steps - first, "descend", noise_ratio=noise_ratio,
         noise_multiplier=None if sigma is None else sigma * noise_ratio,
     )  # fmt: skip
     return frame.plan("fed-sai", seek, descend, federation=federation)
@@ -217,23 +216,13 @@ def federated_by_name(name: str, **arguments: Any) -> Plan:
     >>> federated_by_name("dp-fedsam+asam", noise_multiplier=1.0, rounds=10).phases[0].ascent.adaptive
     True
     """
-    base, *suffixes = name.split("+")
+    base = name.partition("+")[0]
     if base not in FEDERATED:
         raise InputError(
             "method", name, "the name of a method over clients", problem="is not known",
             cure=nearest(base, list(FEDERATED)),
         )  # fmt: skip
-    added: dict[str, Any] = {}
-    for suffix in suffixes:
-        if suffix not in FEDERATED_SUFFIXES:
-            raise InputError(
-                "method", name, "known suffixes", problem=f"has an unknown suffix {suffix!r}",
-                cure=nearest(suffix, list(FEDERATED_SUFFIXES)),
-            )  # fmt: skip
-        settings = FEDERATED_SUFFIXES[suffix](arguments)
-        if settings.keys() & added.keys():
-            raise InputError("method", name, "one averaging and one optimizer", problem="has two of a kind")
-        added |= settings
+    added = settings_of_suffixes(name, FEDERATED_SUFFIXES, arguments, "one averaging and one optimizer")
     if "adaptive" in added and "adaptive" not in inspect.signature(FEDERATED[base]).parameters:
         raise InputError(
             "method", name, "+asam with a method that has SAM clients", problem="has no SAM in it"
@@ -241,7 +230,7 @@ def federated_by_name(name: str, **arguments: Any) -> Plan:
     if "mask" in added:
         arguments = {key: value for key, value in arguments.items() if key != "ratio"}
     plan = FEDERATED[base](**(added | arguments))
-    return plan.changed(method=name) if suffixes else plan
+    return plan.changed(method=name) if name != base else plan
 
 
 def default_delta(clients: int) -> float:
@@ -271,16 +260,7 @@ def _planned(method: str, common: FederatedCommon, ascent: Any = None, mask: Mas
         common = cast("FederatedCommon", dict(common) | {"mask": mask})
     frame, federation = _framed(common)
     changes = {} if ascent is None else {"ascent": ascent}
-    return frame.plan(method, _phase(frame, frame.steps, "rounds", **changes), federation=federation)
-
-
-def _phase(frame: Frame, rounds: int, name: str, **changes: Any) -> Phase:
-    settings: dict[str, Any] = {
-        "clip_norm": frame.clip_norm,
-        "noise_multiplier": frame.noise_multiplier,
-        "learning_rate": frame.learning_rate,
-    }
-    return Phase(rounds, name=name, **(settings | changes))
+    return frame.plan(method, frame.phase(frame.steps, "rounds", **changes), federation=federation)
 
 
 def _framed(common: FederatedCommon) -> tuple[Frame, Federation]:

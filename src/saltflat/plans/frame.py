@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Required, TypedDict
 
@@ -72,6 +73,27 @@ DEFAULT_DELTA = 1e-5
 DEFAULT_CLIP_NORM = 1.0
 
 
+def settings_of_suffixes(
+    name: str,
+    suffixes: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]],
+    given: dict[str, Any],
+    kinds: str,
+) -> dict[str, Any]:
+    """What the suffixes behind a method's name add to its arguments; two of a kind are refused."""
+    added: dict[str, Any] = {}
+    for suffix in name.split("+")[1:]:
+        if suffix not in suffixes:
+            raise InputError(
+                "method", name, "known suffixes", problem=f"has an unknown suffix {suffix!r}",
+                cure=nearest(suffix, list(suffixes)),
+            )  # fmt: skip
+        settings = suffixes[suffix](given)
+        if settings.keys() & added.keys():
+            raise InputError("method", name, kinds, problem="has two of a kind")
+        added |= settings
+    return added
+
+
 class Frame:
     """The common arguments of one call, turned into the parts of a plan."""
 
@@ -122,6 +144,14 @@ class Frame:
             federation,
             self.get("survey"),
         )
+
+    def phase(self, steps: int, name: str, **changes: Any) -> Phase:
+        """A phase with the common clip norm, noise and learning rate, but for the changes."""
+        settings: dict[str, Any] = {
+            "clip_norm": self.clip_norm, "noise_multiplier": self.noise_multiplier,
+            "learning_rate": self.learning_rate,
+        }  # fmt: skip
+        return Phase(steps, name=name, **(settings | changes))
 
     def get(self, key: str, default: Any = None) -> Any:
         """An argument, or the default where it was not given."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, Unpack, cast
 
 from saltflat.errors import InputError, PrivacyWarning, check_positive, nearest
 from saltflat.plan import AdaDps, Dope, Ema, FreshQuery, MirrorDescent, Phase, Plan, PreviousRelease, Swa
-from saltflat.plans.frame import Common, Frame
+from saltflat.plans.frame import Common, Frame, settings_of_suffixes
 from saltflat.plans.presets import paper_settings
 from saltflat.plans.public import ada_dps, dope_sgd, mirror_descent, weight_multiplicity
 
@@ -169,14 +169,14 @@ METHODS: dict[str, Callable[..., Plan]] = {
     "sam": sam,
 }
 
-SUFFIXES: dict[str, Callable[[], dict[str, Any]]] = {
-    "swa": lambda: {"averaging": Swa()},
-    "ema": lambda: {"averaging": Ema()},
-    "adam": lambda: {"optimizer": "adam"},
-    "adam-bc": lambda: {"optimizer": "adam-bc"},
-    "dope": lambda: {"public_gradient": Dope()},
-    "mirror": lambda: {"public_gradient": MirrorDescent()},
-    "ada": lambda: {"public_gradient": AdaDps()},
+SUFFIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "swa": lambda given: {"averaging": Swa()},
+    "ema": lambda given: {"averaging": Ema()},
+    "adam": lambda given: {"optimizer": "adam"},
+    "adam-bc": lambda given: {"optimizer": "adam-bc"},
+    "dope": lambda given: {"public_gradient": Dope()},
+    "mirror": lambda given: {"public_gradient": MirrorDescent()},
+    "ada": lambda given: {"public_gradient": AdaDps()},
 }
 
 
@@ -186,27 +186,15 @@ def by_name(name: str, **arguments: Any) -> Plan:
     >>> by_name("dp-sat+swa", epsilon=1, population=60_000, batch_size=2048, steps=100).method
     'dp-sat+swa'
     """
-    base, *suffixes = name.split("+")
+    base = name.partition("+")[0]
     if base not in METHODS:
         raise InputError(
             "method", name, "a method's name", problem="is not known", cure=nearest(base, list(METHODS))
         )
-    added: dict[str, Any] = {}
-    for suffix in suffixes:
-        if suffix not in SUFFIXES:
-            raise InputError(
-                "method", name, "known suffixes", problem=f"has an unknown suffix {suffix!r}",
-                cure=nearest(suffix, list(SUFFIXES)),
-            )  # fmt: skip
-        settings = SUFFIXES[suffix]()
-        if settings.keys() & added.keys():
-            raise InputError(
-                "method", name, "one averaging, one optimizer, one use of public gradients",
-                problem="has two of a kind",
-            )  # fmt: skip
-        added |= settings
+    kinds = "one averaging, one optimizer, one use of public gradients"
+    added = settings_of_suffixes(name, SUFFIXES, arguments, kinds)
     plan = METHODS[base](**(added | arguments))
-    return plan.changed(method=name) if suffixes else plan
+    return plan.changed(method=name) if name != base else plan
 
 
 def _framed(method: str, own: dict[str, Any], common: Common) -> tuple[Frame, dict[str, Any]]:
@@ -233,15 +221,9 @@ def _framed(method: str, own: dict[str, Any], common: Common) -> tuple[Frame, di
 def _phase(frame: Frame, steps: int, name: str, **changes: Any) -> Phase:
     if steps == 0:  # an empty phase is left out of the plan; it must still be a value
         return _Nothing
-    settings: dict[str, Any] = {
-        "clip_norm": frame.clip_norm,
-        "noise_multiplier": frame.noise_multiplier,
-        "learning_rate": frame.learning_rate,
-    }
-    settings |= changes
-    if settings["clip_norm"] == math.inf and frame.noise_multiplier is None:
-        settings["noise_multiplier"] = 0.0
-    return Phase(steps, name=name, **settings)
+    if changes.get("clip_norm", frame.clip_norm) == math.inf and frame.noise_multiplier is None:
+        changes["noise_multiplier"] = 0.0
+    return frame.phase(steps, name, **changes)
 
 
 class _Empty:

@@ -83,14 +83,11 @@ def _with(method: str, part: PublicGradient, common: Common) -> Plan:
 
 
 def _plan(method: str, settings: dict[str, Any]) -> Plan:
-    from saltflat.plan import Phase
-
     noted = settings.pop("note", None)
     frame = Frame(cast("Common", settings))
     if noted is not None:
         frame.notes.append(noted)
-    phase = Phase(frame.steps, frame.clip_norm, frame.noise_multiplier, frame.learning_rate, name="descend")
-    return frame.plan(method, phase)
+    return frame.plan(method, frame.phase(frame.steps, "descend"))
 
 
 def _settled(method: str, own: dict[str, Any], common: Common) -> dict[str, Any]:

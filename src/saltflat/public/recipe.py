@@ -14,7 +14,6 @@ Only the run touches private rows. All other stages may be repeated at no cost.
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,21 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from saltflat import plans
 from saltflat.data import DataSet, load
-from saltflat.data.shared_rows import apart
+from saltflat.data.shared_rows import apart, rows_hash
 from saltflat.data.source import Examples
 from saltflat.errors import InputError, PrivacyWarning
-from saltflat.models import build, describe
+from saltflat.models.registry import build_for
 from saltflat.plan import Ema, Multiplicity, Plan
-from saltflat.public.samples import read_samples, rows_hash
+from saltflat.public.samples import read_samples
 from saltflat.public.scenarios import check_scenario, seen_data, shown_data
 from saltflat.public.warm_up import WarmUp, warm_up
 from saltflat.record.atomic import write_whole
-from saltflat.record.canonical import parsed, spelled
-from saltflat.record.packed import DamagedError, packed, unpacked
+from saltflat.record.canonical import DamagedError, parsed, spelled
+from saltflat.record.packed import packed, unpacked
 from saltflat.training.fit import fit
 from saltflat.training.run import Run
 
@@ -153,12 +151,12 @@ class _Kitchen:
         # the initial weights are public, and the same again when the recipe goes on
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed or 0)
-            self.model = fitted_model(self.settings.model, data)
+            self.model = build_for(self.settings.model, tuple(data.train.inputs.shape[1:]), data.num_classes)
         self.plan = planned(self.settings, len(self.private))
         check_scenario(
             self.settings.scenario, self.plan, self.public, "made below" if self.needs_samples else None
         )
-        public_hash = None if self.public is None else rows_hash(self.public)
+        public_hash = None if self.public is None else rows_hash(self.public.inputs, self.public.targets)
         told = {"format": FORMAT, "settings": self.settings.to_dict(), "public_sha256": public_hash}
         path = self.out / SETTINGS
         if path.exists():
@@ -215,7 +213,9 @@ class _Kitchen:
         return read_samples(path, self.private, self.public)
 
     def synthesise(self, path: Path, only_model: bool) -> None:
-        synthesis = _synthesis()
+        from saltflat import synthesis
+
+        assert self.public is not None
         folder, where = self.out / "diffusion", self.device or "cpu"
         wanted = dict(self.settings.synthesis)
         size = wanted.pop("size", _size_for(self.private))
@@ -223,7 +223,7 @@ class _Kitchen:
             self.announce("diffusion: going on")
             synthesis.resume(folder, steps=wanted.get("steps"), device=where)
         else:
-            self.announce(f"diffusion: a {size} model on {len(self.public or ()):,} public rows")
+            self.announce(f"diffusion: a {size} model on {len(self.public):,} public rows")
             source = {
                 "public_fraction": self.settings.public_fraction,
                 "public_seed": self.settings.public_seed,
@@ -276,8 +276,9 @@ class _Kitchen:
         )  # fmt: skip
 
     def report(self) -> None:
-        reports = _reports()
-        reports.write_report([self.out / RUN], self.out / REPORT)
+        from saltflat.report import write_report
+
+        write_report([self.out / RUN], self.out / REPORT)
         self.announce(f"report: {self.out / REPORT}")
 
 
@@ -304,15 +305,6 @@ def planned(settings: Recipe, population: int) -> Plan:
         return plans.by_name(settings.method, **usual | common | given)
 
 
-def fitted_model(name: str, data: DataSet) -> nn.Module:
-    """The named model, shaped to the data's classes, channels and size."""
-    shape = tuple(data.train.inputs.shape[1:])
-    known, wanted = describe(name).overrides, {"classes": data.num_classes, "in_features": math.prod(shape)}
-    if len(shape) == 3 and tuple(describe(name).input_shape) != shape:
-        wanted |= {"in_channels": shape[0], "image_size": shape[1]}
-    return build(name, **{key: value for key, value in wanted.items() if key in known})
-
-
 def _split(settings: Recipe, data_dir: str | Path | None) -> DataSet:
     if settings.scenario == "cold":
         return load(settings.data, data_dir=data_dir)
@@ -328,24 +320,3 @@ def _size_for(rows: Examples) -> str:
     """The size of the diffusion model that suits images of this size, on a CPU or a GPU."""
     side = int(rows.inputs.shape[-1])
     return "tiny" if side < 16 else "full" if side >= 32 and torch.cuda.is_available() else "small"
-
-
-def _synthesis() -> Any:
-    try:
-        return importlib.import_module("saltflat.synthesis")
-    except ModuleNotFoundError as error:
-        raise _missing("synthesis", "making samples", "Give a file of samples instead.") from error
-
-
-def _reports() -> Any:
-    try:
-        return importlib.import_module("saltflat.report")
-    except ModuleNotFoundError as error:
-        raise _missing("report", "the report", "Or stop before it: until='run'.") from error
-
-
-def _missing(chapter: str, purpose: str, cure: str) -> InputError:
-    return InputError(
-        "stage", chapter, f"a saltflat that has the chapter saltflat.{chapter}",
-        problem=f"is needed for {purpose}, and missing", cure=cure,
-    )  # fmt: skip

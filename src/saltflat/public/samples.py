@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from saltflat.data import load
+from saltflat.data.shared_rows import rows_hash
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
 
@@ -39,7 +39,7 @@ def read_samples(path: str | Path, private: Examples, public: Examples | None = 
             samples, declared_by=f"whoever gave {Path(path).name}, which does not say what it was made from"
         )
     name, digest = str(origin.get("name")), str(origin.get("sha256"))
-    known = None if public is None else rows_hash(public)
+    known = None if public is None else rows_hash(public.inputs, public.targets)
     if name == private.name and digest != known:
         raise InputError(
             "synthetic", str(path), "samples made from the rows that are public here",
@@ -49,19 +49,6 @@ def read_samples(path: str | Path, private: Examples, public: Examples | None = 
     return replace(
         samples, name=f"samples from {name}", declared_by=f"their file: made from public rows {digest[:16]}…"
     )
-
-
-def rows_hash(rows: Examples) -> str:
-    """The hash by which a file of samples names the public rows that it was made from.
-
-    >>> import torch
-    >>> rows_hash(Examples(torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)))[:8]
-    '97028420'
-    """
-    digest = hashlib.sha256(json.dumps([list(rows.inputs.shape), str(rows.inputs.dtype)]).encode())
-    for tensor in (rows.inputs, rows.targets):
-        digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _origin(path: Path) -> dict[str, Any] | None:

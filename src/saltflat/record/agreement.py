@@ -29,11 +29,15 @@ def check_agreement(ledger: Ledger, plan: Plan) -> None:
         facts = next(expected, None)
         if facts is None:
             raise LedgerError(f"The ledger records more releases than the plan's {plan.steps}.")
-        for key, value in ({"step": step} | facts).items():
-            if not same(entry.get(key), value):
-                raise LedgerError(
-                    f"Entry {entry['entry']} of the ledger has {key} = {entry.get(key)!r}; the plan says {value!r}."
-                )
+        _check_facts(entry, {"step": step} | facts)
+
+
+def _check_facts(entry: dict[str, Any], planned: dict[str, Any], by: str = "the plan says") -> None:
+    for key, value in planned.items():
+        if not same(entry.get(key), value):
+            raise LedgerError(
+                f"Entry {entry['entry']} of the ledger has {key} = {entry.get(key)!r}; {by} {value!r}."
+            )
 
 
 def _check_survey(ledger: Ledger, plan: Plan) -> None:
@@ -52,11 +56,7 @@ def _check_survey(ledger: Ledger, plan: Plan) -> None:
             "columns": plan.survey.columns, "noise_multiplier": plan.survey.noise_multiplier, "rate": 1.0,
             "plan_hash": plan.hash, "randomness": ledger.entries[0].get("randomness"),
         }  # fmt: skip
-        for key, value in planned.items():
-            if not same(entry.get(key), value):
-                raise LedgerError(
-                    f"Entry {entry['entry']} of the ledger has {key} = {entry.get(key)!r}; the plan says {value!r}."
-                )
+        _check_facts(entry, planned)
 
 
 def _expected(plan: Plan, tier: object) -> Iterator[dict[str, object]]:
@@ -127,11 +127,7 @@ def check_entries(ledger: Ledger, plan: Plan) -> None:
             _check_aborted(entry, plan, recorded)
         else:
             _check_resume(entry, recorded, seeded=seeded)
-        for key, value in wanted.items():
-            if not same(entry[key], value):
-                raise LedgerError(
-                    f"Entry {number} of the ledger has {key} = {entry[key]!r}; expected {value!r}."
-                )
+        _check_facts(entry, wanted, "expected")
 
 
 def _check_clip_norm(entry: dict[str, Any], plan: Plan) -> None:

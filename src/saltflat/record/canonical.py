@@ -49,6 +49,11 @@ def spelled(data: Any, *, indent: int | None = 2) -> bytes:
     return json.dumps(data, indent=indent, allow_nan=False).encode() + b"\n"
 
 
+def plain_figure(value: float | None) -> float | str | None:
+    """A figure as JSON holds it: infinite is a word."""
+    return "inf" if value == math.inf else value
+
+
 def fingerprint(data: Any) -> str:
     """The SHA-256 of plain data, whatever the order of its keys.
 

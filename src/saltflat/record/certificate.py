@@ -14,7 +14,7 @@ from saltflat.accounting import shares, used_grid
 from saltflat.errors import InputError
 from saltflat.plan import Plan
 from saltflat.record.agreement import sampling_facts
-from saltflat.record.canonical import fingerprint
+from saltflat.record.canonical import fingerprint, plain_figure
 from saltflat.record.ledger import Ledger
 from saltflat.record.page import page_of
 from saltflat.record.public import NOT_COVERED as PUBLIC_NOT_COVERED
@@ -149,7 +149,7 @@ def certify(
             "private": not reasons,
             "why_not_private": reasons,
             "method": plan.method,
-            "epsilon": _plain(claimed),
+            "epsilon": plain_figure(claimed),
             "delta": plan.budget.delta,
             "unit": plan.budget.unit,
             "relation": plan.budget.relation,
@@ -161,7 +161,7 @@ def certify(
                     "steps": phase.steps,
                     "noise_multipliers": list(plan.query_noises(phase)),
                     "clip_norm": "inf" if math.isinf(phase.clip_norm) else phase.clip_norm,
-                    "epsilon_alone": _plain(plan.phase_epsilon(phase)),
+                    "epsilon_alone": plain_figure(plan.phase_epsilon(phase)),
                     "share": share,
                 }
                 for phase, share in zip(plan.phases, parts[len(first) :])
@@ -175,7 +175,7 @@ def certify(
             "accountant": {
                 "name": accountant,
                 "version": importlib.metadata.version("dp-accounting"),
-                "grid": _plain(used_grid(plan.events())),
+                "grid": plain_figure(used_grid(plan.events())),
             },
             "randomness": randomness,
             "seeded": seeded,
@@ -213,10 +213,6 @@ def sealed(data: Mapping[str, Any]) -> Certificate:
     return Certificate(content | {"certificate_sha256": fingerprint(content)})
 
 
-def _plain(value: float) -> float | str:
-    return "inf" if math.isinf(value) else value
-
-
 def _federated(plan: Plan) -> dict[str, Any]:
     """Of a plan over clients: against whom the claim holds. Other certificates do not have the key."""
     if plan.federation is None:
@@ -245,7 +241,7 @@ def _surveyed(plan: Plan, parts: Sequence[float]) -> dict[str, Any]:
         "survey": {
             "columns": plan.survey.columns,
             "noise_multiplier": plan.survey.noise_multiplier,
-            "epsilon_alone": _plain(plan.survey_epsilon),
+            "epsilon_alone": plain_figure(plan.survey_epsilon),
             "share": parts[0],
         }
     }
@@ -261,7 +257,7 @@ def survey_words(survey: Mapping[str, Any]) -> str:
 
 def _account(ledger: Ledger) -> dict[str, Any] | None:
     """The account that covers the run, and its reservation there, if the ledger names one."""
-    named = next((entry for entry in ledger.entries if entry["kind"] == "account"), None)
+    named = ledger.account
     return None if named is None else {key: named[key] for key in ("account", "account_id", "reservation")}
 
 

@@ -44,8 +44,9 @@ from torch import Tensor
 
 from saltflat.errors import InputError
 from saltflat.record.atomic import clear_partials, sync_folder, write_whole
+from saltflat.record.canonical import DamagedError
 from saltflat.record.journal import Journal, read_journal
-from saltflat.record.packed import DamagedError, packed, unpacked
+from saltflat.record.packed import packed, unpacked
 
 FORMAT = 1
 

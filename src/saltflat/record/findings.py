@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from saltflat.errors import PrivacyWarning, SaltflatError
+from saltflat.record.canonical import plain_figure
 
 Status = Literal["passed", "failed", "not tried", "accepted", "noted"]
 
@@ -103,9 +104,9 @@ class Verification:
             "folder": self.folder,
             "epsilon_claimed": self.claimed,
             "delta": self.delta,
-            "epsilon": _plain(self.epsilon),
-            "epsilon_second": _plain(self.epsilon_second),
-            "epsilon_rdp": _plain(self.epsilon_rdp),
+            "epsilon": plain_figure(self.epsilon),
+            "epsilon_second": plain_figure(self.epsilon_second),
+            "epsilon_rdp": plain_figure(self.epsilon_rdp),
             "recorded_releases": self.recorded,
             "planned_releases": self.planned,
             "ledger_head": self.head,
@@ -149,7 +150,3 @@ class Verification:
 def _printable(text: str) -> str:
     """Text from a file of a stranger, without what could steer a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def _plain(value: float | None) -> float | str | None:
-    return "inf" if value == float("inf") else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -16,14 +15,14 @@ from torch import Tensor
 from saltflat.errors import InputError
 from saltflat.plan import Plan
 from saltflat.record.atomic import append, clear_partials, open_to_append, write_whole
-from saltflat.record.canonical import file_hash, parsed, spelled
+from saltflat.record.canonical import DamagedError, file_hash, parsed, spelled
 from saltflat.record.certificate import FILES, Certificate
 from saltflat.record.checkpoint import Checkpoints
 from saltflat.record.elsewhere import what_instead
 from saltflat.record.ledger import Ledger, LedgerError
 from saltflat.record.lock import NAME as LOCK
 from saltflat.record.lock import FolderLock
-from saltflat.record.packed import DamagedError, own_copies
+from saltflat.record.packed import own_copies
 from saltflat.record.selected import TUNING
 
 
@@ -157,11 +156,9 @@ class RunFolder:
         entries = self.read_ledger(cut_short=True).entries
         return str(entries[0]["randomness"]) if entries and "randomness" in entries[0] else None
 
-    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> str:
-        """A safetensors file; returns the SHA-256 of its bytes."""
-        content = save(own_copies(tensors))
-        self.write(name, content)
-        return hashlib.sha256(content).hexdigest()
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """A safetensors file."""
+        self.write(name, save(own_copies(tensors)))
 
     def read_tensors(self, name: str) -> dict[str, Tensor] | None:
         """The tensors of a file, or None if there is none. Never executes code."""

@@ -19,7 +19,8 @@ from typing import Any
 from torch import Tensor
 
 from saltflat.record.atomic import append, open_to_append
-from saltflat.record.packed import DamagedError, packed, unpacked
+from saltflat.record.canonical import DamagedError
+from saltflat.record.packed import packed, unpacked
 
 _MARK = b"release\n"
 _FRAME = len(_MARK) + 8 + 8

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from saltflat.accounting import SampledGaussian
+from saltflat.accounting import SampledGaussian, combined_noise
 from saltflat.errors import SaltflatError
 from saltflat.record.atomic import append, open_to_append
 from saltflat.record.canonical import DamagedError, fingerprint, parsed, same, spelled
@@ -158,10 +158,13 @@ class Ledger:
         """How often the run went on after it had stopped."""
         return sum(entry["kind"] == "resume" for entry in self.entries)
 
+    @property
+    def account(self) -> dict[str, Any] | None:
+        """The entry that names the account which covers the run, if there is one."""
+        return next((entry for entry in self.entries if entry["kind"] == "account"), None)
+
     def events(self) -> Iterator[SampledGaussian]:
         """What the recorded releases cost, for an accountant; equal neighbours are taken together."""
-        from saltflat.accounting import combined_noise
-
         run: SampledGaussian | None = None
         for entry in self.entries:
             if entry["kind"] not in ("release", "survey"):
@@ -177,11 +180,12 @@ class Ledger:
                 raise LedgerError(
                     f"Entry {entry.get('entry')} does not record a release as saltflat does ({error})."
                 ) from error
-            same = run is not None and _alike(run, event)
-            if run is not None and not same:
+            if run is not None and replace(run, steps=1) == event:
+                run = replace(run, steps=run.steps + 1)
+                continue
+            if run is not None:
                 yield run
-            steps = run.steps + 1 if run is not None and same else 1
-            run = SampledGaussian(noise, event.rate, steps, event.population, event.cap)
+            run = event
         if run is not None:
             yield run
 
@@ -224,12 +228,3 @@ def _read_entry(line: bytes, number: int, name: str) -> dict[str, Any]:
     if not isinstance(entry, dict) or not {"hash", "previous"} <= entry.keys():
         raise LedgerError(f"{name}: entry {number} cannot be read (it is no entry).")
     return entry
-
-
-def _alike(a: SampledGaussian, b: SampledGaussian) -> bool:
-    return (a.noise_multiplier, a.rate, a.population, a.cap) == (
-        b.noise_multiplier,
-        b.rate,
-        b.population,
-        b.cap,
-    )

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from saltflat.record.canonical import DamagedError as DamagedError
+from saltflat.record.canonical import DamagedError
 
 _MARK = b'"sha256":"'
 _BLANK = b"0" * 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,21 +10,26 @@ from typing import Any
 
 from saltflat.accounting.selection import Repetitions, repeated_epsilon
 from saltflat.plan import Plan
-from saltflat.plan.tuning import repeated_from_dict
-from saltflat.record.canonical import LARGEST_LEDGER, DamagedError, parsed, read_bounded, same
+from saltflat.plan.tuning import plain_events, repeated_from_dict
+from saltflat.record.canonical import LARGEST_LEDGER, DamagedError, fingerprint, parsed, read_bounded, same
 from saltflat.record.ledger import Ledger
 
 TUNING = "tuning.jsonl"
 MOST_CANDIDATES = 1000
 
 
+def tuned_on(facts: Any) -> str | None:
+    """The public data that settings were chosen on, if the caller's facts say so: the caller's word."""
+    named = facts.get("tuned_on") if isinstance(facts, dict) else None
+    return named if isinstance(named, str) else None
+
+
 def selection_of(declared: Mapping[str, Any], settings: Mapping[str, Any], score: float) -> dict[str, Any]:
     """What a certificate says of a choice: what was declared, what it costs by that alone, and what was chosen."""
     repeated, delta = repeated_from_dict(declared)
     noise = repeated.score_noise
-    canonical = json.dumps(declared, sort_keys=True, separators=(",", ":"))
     return dict(declared) | {
-        "tuning_hash": hashlib.sha256(canonical.encode()).hexdigest(),
+        "tuning_hash": fingerprint(declared),
         "epsilon": repeated_epsilon(repeated, delta),
         "epsilon_alone": repeated_epsilon(replace(repeated, repetitions=Repetitions(1.0)), delta),
         "scored_by": "right answers on public rows"
@@ -53,11 +57,7 @@ def recorded_selection(folder: Path, plan: Plan, ledger: Ledger) -> dict[str, An
     candidates = declared["candidates"]
     if len(candidates) > MOST_CANDIDATES:
         raise DamagedError(f"{TUNING} declares {len(candidates):,} candidates.")
-    own = [
-        {"noise_multiplier": event.noise_multiplier, "rate": event.rate, "steps": event.steps}
-        for event in plan.events()
-    ]
-    wanted = {"settings": chosen["settings"], "plan_hash": plan.hash, "events": own}
+    wanted = {"settings": chosen["settings"], "plan_hash": plan.hash, "events": plain_events(plan)}
     if not any(same(candidate, wanted) for candidate in candidates):
         raise DamagedError(f"{TUNING} declares no candidate with this plan and these settings.")
     facts = {

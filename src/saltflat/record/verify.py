@@ -37,7 +37,7 @@ from saltflat.record.evaluations import composed, evaluation_events, spent_on_ev
 from saltflat.record.findings import Accepted, Faults, Finding, NotTried, Verification, judged
 from saltflat.record.ledger import Ledger
 from saltflat.record.public import public_data
-from saltflat.record.selected import recorded_selection
+from saltflat.record.selected import recorded_selection, tuned_on
 
 Accept = Literal["not-private", "unfinished"]
 
@@ -301,11 +301,12 @@ class _Verifier:
             raise NotTried("the ledger does not agree with the plan")
         opened = ledger.entries[0]
         finished = stated.get("finished")
+        about = parsed(read_bounded(self.folder / "run.json"), "run.json")
         again = certify(
             plan, ledger,
             randomness=opened["randomness"], seeded=opened["seeded"], files=self.hashes,
-            finished=finished is True, tuned_on=self.tuned_on(),
-            selection=recorded_selection(self.folder, plan, ledger), public=self.public(),
+            finished=finished is True, tuned_on=tuned_on(about.get("facts")),
+            selection=recorded_selection(self.folder, plan, ledger), public=public_data(about),
         ).data  # fmt: skip
         faults = differences(stated, again)
         if finished is True and ledger.releases != plan.steps:
@@ -320,16 +321,6 @@ class _Verifier:
             raise Faults(*faults)
         here, there = again["accountant"]["version"], stated["accountant"]["version"]
         return None if here == there else f"computed with dp-accounting {there}, checked with {here}"
-
-    def tuned_on(self) -> str | None:
-        """The public data that settings were chosen on, by run.json: the user's word."""
-        facts = parsed(read_bounded(self.folder / "run.json"), "run.json").get("facts")
-        named = facts.get("tuned_on") if isinstance(facts, dict) else None
-        return named if isinstance(named, str) else None
-
-    def public(self) -> list[dict[str, Any]]:
-        """The public data that the run used, by run.json."""
-        return public_data(parsed(read_bounded(self.folder / "run.json"), "run.json"))
 
     def check_page(self) -> str | None:
         stated = self.need(self.certificate, "there is no certificate to compare with")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import saltflat
+from saltflat.record.canonical import plain_figure
 from saltflat.report.facts import RunFacts
 from saltflat.report.groups import final
 from saltflat.report.spent import Spent
@@ -29,9 +30,9 @@ def card(run: RunFacts, cost: Spent, verdict: Verdict) -> dict[str, Any]:
         "verified": run.verification.passed,
         "state": run.state,
         "private": claims,
-        "epsilon": _plain(cost.epsilon) if claims else "inf" if run.state == "not private" else None,
+        "epsilon": plain_figure(cost.epsilon) if claims else "inf" if run.state == "not private" else None,
         "delta": cost.delta if claims else None,
-        "epsilon_training": _plain(cost.training) if claims else None,
+        "epsilon_training": plain_figure(cost.training) if claims else None,
         "epsilon_replace_one": stated.get("epsilon_replace_one") if claims and not cost.evaluations else None,
         "private_evaluations": cost.evaluations,
         "unit": None if plan is None else plan.budget.unit,
@@ -53,7 +54,7 @@ def card(run: RunFacts, cost: Spent, verdict: Verdict) -> dict[str, Any]:
         "audit": None if run.audit is None else {
             "passed": run.audit.passed,
             "of_this_plan": run.audit.is_of(run.method, cost.training, cost.training_delta),
-            "epsilon_lower_bounds": {bound.attack: _plain(bound.lower) for bound in run.audit.bounds},
+            "epsilon_lower_bounds": {bound.attack: plain_figure(bound.lower) for bound in run.audit.bounds},
         },
         "plan_hash": None if plan is None else plan.hash,
         "certificate_sha256": run.verification.certificate_hash,
@@ -191,7 +192,3 @@ def plain(value: object) -> str:
     """
     words = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|#!~])", r"\\\1", words)
-
-
-def _plain(value: float | None) -> float | str | None:
-    return "inf" if value is not None and math.isinf(value) else value

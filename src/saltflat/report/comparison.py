@@ -1,12 +1,10 @@
-"""Methods side by side: means and deviations over runs, and whether any of them really won."""
+"""Methods side by side: means and deviations over runs."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from saltflat.report.verdict import verdict as judged
 
 
 def final_accuracy(summary: Mapping[str, Any]) -> float:
@@ -45,12 +43,3 @@ def summarise(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[s
             }
         )
     return rows
-
-
-def verdict(results: Mapping[str, Sequence[float]]) -> str:
-    """Which method won, and by how much against the noise between seeds; honestly, perhaps none.
-
-    >>> verdict({"a": [0.90, 0.92], "b": [0.91, 0.91]})
-    'No method won: a has the best mean (91.0 %), but only 0.0 points above b, where chance could make 12.7.'
-    """
-    return str(judged(results))

@@ -11,10 +11,11 @@ from saltflat.errors import is_number
 from saltflat.record.ledger import Ledger
 from saltflat.record.markup import table, text
 from saltflat.report.bars import Bar, row_chart
-from saltflat.report.comparison import summarise, verdict
+from saltflat.report.comparison import summarise
 from saltflat.report.figures import Chart, Series, claimed, line_chart, number, scrolled, share
-from saltflat.report.groups import Group, Place, final, measure_of
+from saltflat.report.groups import Group, Place, figure_in, final, measure_of
 from saltflat.report.spent import MOST_POINTS
+from saltflat.report.verdict import verdict
 
 
 def curves(groups: Sequence[Group]) -> list[str]:
@@ -168,7 +169,7 @@ def standings(groups: Sequence[Group]) -> dict[str, list[float]]:
 def who_won(groups: Sequence[Group]) -> str | None:
     """One sentence on the comparison, if there is one to make."""
     found = standings(groups)
-    return verdict(found) if len(found) > 1 else None
+    return str(verdict(found)) if len(found) > 1 else None
 
 
 def comparison(groups: Sequence[Group]) -> list[str]:
@@ -239,8 +240,6 @@ def comparison(groups: Sequence[Group]) -> list[str]:
 
 def _summaries(group: Group) -> list[dict[str, Any]]:
     """What `summarise` asks of each run."""
-    from saltflat.report.groups import figure_in
-
     found = []
     for run in group.sound:
         history = [

@@ -99,7 +99,7 @@ class Group:
 
 
 def figure_in(row: dict[str, Any], key: str) -> float | None:
-    """A finite number of a row of metrics. ``best`` of an accuracy is the average's, as soon as there is one."""
+    """A finite number of a row of metrics. ``final`` of an accuracy is the average's, as soon as there is one."""
     if key.startswith("final "):
         measure = key.removeprefix("final ")
         averaged = figure_in(row, f"average_{measure}")

@@ -52,8 +52,6 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for ``--json``."""
-        from saltflat.report.groups import grouped
-
         return {
             "passed": self.passed,
             "verdict": {"title": self.verdict.title, "sentences": list(self.verdict.sentences)},

@@ -107,8 +107,7 @@ def evaluate(
         announce: Called with what is being done.
     """
     refuse_private(public)
-    if samples.provenance == "private":
-        refuse_private(samples, "samples")
+    refuse_private(samples, "samples")
     if features not in SPACES:
         raise InputError("features", features, f"one of {', '.join(SPACES)}")
     if samples.inputs.shape[1:] != public.inputs.shape[1:]:

@@ -14,7 +14,6 @@ Nothing here is private: only rows that are public may come in.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from dataclasses import asdict
@@ -27,10 +26,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from saltflat.data import Examples
+from saltflat.data.shared_rows import rows_hash
 from saltflat.errors import InputError
 from saltflat.record.atomic import clear_partials, write_whole
-from saltflat.record.canonical import parsed, spelled
-from saltflat.record.packed import DamagedError, packed, unpacked
+from saltflat.record.canonical import DamagedError, parsed, spelled
+from saltflat.record.packed import packed, unpacked
 from saltflat.synthesis.model import Frame, Synthesizer
 from saltflat.synthesis.settings import Settings
 
@@ -89,7 +89,7 @@ class SynthesisFolder:
             "format": FORMAT,
             "public": {
                 "name": public.name, "provenance": public.provenance, "rows": len(public),
-                "sha256": content_hash(public.inputs, public.targets), **source,
+                "sha256": rows_hash(public.inputs, public.targets), **source,
             },
             "frame": asdict(frame),
             "settings": settings.as_dict(),
@@ -127,7 +127,7 @@ class SynthesisFolder:
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise DamagedError(f"{path} cannot be read ({error}).") from error
         known = facts["public"]
-        if content_hash(inputs, targets) != known["sha256"]:
+        if rows_hash(inputs, targets) != known["sha256"]:
             raise DamagedError(f"{path} was changed: its hash is not the one in {FACTS}.")
         return Examples(inputs, targets, known["provenance"], known["name"], facts["frame"]["classes"])
 
@@ -168,14 +168,6 @@ def npz(arrays: dict[str, NDArray[Any]]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # its stub takes keyword arrays badly
     return buffer.getvalue()
-
-
-def content_hash(inputs: Tensor, targets: Tensor) -> str:
-    """The SHA-256 of images and labels, which names a public set wherever it lies."""
-    digest = hashlib.sha256(json.dumps([list(inputs.shape), str(inputs.dtype)]).encode())
-    for tensor in (inputs, targets):
-        digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _as_value(make: Any) -> Any:

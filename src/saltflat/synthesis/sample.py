@@ -21,8 +21,8 @@ from saltflat import __version__
 from saltflat.data import Examples
 from saltflat.errors import InputError, check_count, is_number
 from saltflat.record.atomic import write_whole
-from saltflat.record.canonical import fingerprint
-from saltflat.record.packed import DamagedError, packed, unpacked
+from saltflat.record.canonical import DamagedError, fingerprint
+from saltflat.record.packed import packed, unpacked
 from saltflat.synthesis.folder import SynthesisFolder, npz
 from saltflat.synthesis.guidance import Discriminator, DiscriminatorSettings, train_discriminator
 from saltflat.synthesis.model import Synthesizer, balanced_labels

@@ -26,9 +26,8 @@ from saltflat.synthesis.pictures import grid
 from saltflat.synthesis.precondition import denoising_loss
 from saltflat.synthesis.settings import Settings, settings_for, stream
 
-EMA_RAMPUP = (
-    0.05  # an average over more than this share of the images seen would hold the first steps too long
-)
+# an average over more than this share of the images seen would hold the first steps too long
+EMA_RAMPUP = 0.05
 _ORDER, _STEP = 3, 4  # streams of seeds, after those of model.py
 
 Progress = Callable[[int, int, float], None]
@@ -110,10 +109,8 @@ class Trainer:
         self.model.load_state_dict(_part(tensors, "model."))
         self.average.load_state_dict(_part(tensors, "ema."))
         for name, parameter in self.model.named_parameters():
-            moments = {
-                key: torch.empty_like(parameter).copy_(
-                    tensors[f"adam.{key}.{name}"]
-                )  # in the weights' own layout
+            moments = {  # in the weights' own layout
+                key: torch.empty_like(parameter).copy_(tensors[f"adam.{key}.{name}"])
                 for key in ("exp_avg", "exp_avg_sq")
             }
             self.optimizer.state[parameter] = {"step": tensors[f"adam.step.{name}"].clone(), **moments}

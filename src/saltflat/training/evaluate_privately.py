@@ -23,7 +23,6 @@ from saltflat.mechanism.count import SENSITIVITY, centred_sum, noised_count
 from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, Randomness, check_tier
 from saltflat.plan import Budget
 from saltflat.plan.budget import Unit
-from saltflat.record.account import Account, new_reservation
 from saltflat.record.balance import Charge
 from saltflat.record.evaluations import FILE, composed, entry_of, evaluations_in, spent_on_evaluations
 from saltflat.record.folder import RunFolder
@@ -31,7 +30,7 @@ from saltflat.record.ledger import Ledger
 from saltflat.training.evaluate import BATCH, evaluating, with_weights
 from saltflat.training.losses import logits_of
 from saltflat.training.run import Run
-from saltflat.training.spend import AccountName, opened
+from saltflat.training.spend import AccountName, opened, reserve
 
 CONFIDENCE = 0.95
 
@@ -162,13 +161,13 @@ def evaluate_privately(
         "weights_sha256": _weights_hash(run, average),
     }  # fmt: skip
     with _Record(folder, run) as ledger:
-        reservation = _reserved(charged, charge, ledger, folder)
+        reservation = None if charged is None else reserve(charged, charge, ledger, folder)
         ledger.record("evaluation", **entry_of(facts | {"reservation": reservation}, event))
         released = noised_count(total, sigma, Randomness.fresh(where, randomness))
         spent = spent_on_evaluations(ledger)
         accuracy, interval = _accuracy(released, sigma, declared)
         ledger.record("result", accuracy=accuracy, interval=list(interval))
-    training = _training(run)
+    training = None if run is None else (run.epsilon, run.plan.budget.delta)
     total_epsilon, total_delta = composed(spent, training or (0.0, 0.0))
     return PrivateAccuracy(
         accuracy, interval, charge.epsilon, delta, sigma, declared, budget.relation, budget.unit, disjoint,
@@ -273,27 +272,12 @@ def _say_what_differs(data: Any, source: Source, declared: int) -> None:
         )  # fmt: skip
 
 
-def _reserved(account: Account | None, charge: Charge, ledger: Ledger, folder: Path | None) -> str | None:
-    """Name the reservation in the record, then make it."""
-    if account is None:
-        return None
-    reservation, terms = new_reservation(), account.balance().terms
-    ledger.record("account", account=terms.name, account_id=terms.id, reservation=reservation)
-    return account.reserve(
-        charge, reservation=reservation, where=None if folder is None else str(folder.resolve())
-    )
-
-
 def _accuracy(released: float, sigma: float, size: int) -> tuple[float, tuple[float, float]]:
     """From the centred count to an accuracy between 0 and 1, and what the noise leaves open."""
     middle = released / size + 0.5
     reach = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * sigma * SENSITIVITY / size
     within = [min(max(value, 0.0), 1.0) for value in (middle, middle - reach, middle + reach)]
     return within[0], (within[1], within[2])
-
-
-def _training(run: Run | None) -> tuple[float, float] | None:
-    return None if run is None else (run.epsilon, run.plan.budget.delta)
 
 
 def _weights_hash(run: Run | None, average: bool) -> str | None:

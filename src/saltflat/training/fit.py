@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,7 +23,7 @@ from saltflat.training.follow import follow
 from saltflat.training.keep import EVERY
 from saltflat.training.lead import leading, opened_group
 from saltflat.training.prepare import Settings, prepare
-from saltflat.training.progress import Progress
+from saltflat.training.progress import NotedBar, note_about
 from saltflat.training.resume import finished_run
 from saltflat.training.run import Run
 from saltflat.training.session import Session
@@ -171,9 +172,10 @@ def trained(
         history.append(row)
         if session.folder is not None:
             session.folder.append_metrics(row)
-        bar.note(row)
+        bar.update(note=note_about(row, loop.plan))
 
-    with Progress(loop.plan, shown=progress) as bar:
+    shown = sys.stderr.isatty() if progress is None else progress
+    with NotedBar(loop.plan.method, loop.plan.steps, shown) as bar:
         # a run may have been cut off between a step and its row
         if _has_row(loop) and (not history or history[-1]["step"] != loop.position):
             measured()
@@ -182,7 +184,7 @@ def trained(
                 callback(step)
             if _has_row(loop):
                 measured()
-            bar.advance(step)
+            bar.update(completed=step.number)
     return history
 
 

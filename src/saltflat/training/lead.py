@@ -143,7 +143,8 @@ class Led:
         sums, source = self.sums, as_source(data)
         with self._asking(Task(MEASURE)):
             self.group.shared(sums.weights, sums.weights)
-            rows = torch.arange(len(source))[_slice(shard(len(source), self.group.rank, self.group.size))]
+            own = shard(len(source), self.group.rank, self.group.size)
+            rows = torch.arange(own.start, own.stop)
             found = tally(sums.model, source, rows, sums.device, sums.loss_fn)
             return figures(self.group.add_up(found))
 
@@ -206,10 +207,6 @@ def gathered(group: Group, total: dict[str, Tensor], short: float) -> Sum:
     """
     count = group.add_up(torch.tensor([short], dtype=torch.float64))
     return group.summed(total), float(count)
-
-
-def _slice(numbers: range) -> slice:
-    return slice(numbers.start, numbers.stop)
 
 
 PROCESSOR = "processor"

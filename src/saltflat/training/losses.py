@@ -77,14 +77,10 @@ def check_targets(targets: Tensor, classes: int | None, loss_fn: LossFunction | 
     """Refuse labels of the wrong type, or outside the declared classes."""
     if loss_fn is not None and loss_fn is not cross_entropy:
         return  # the user's own loss knows its own targets
-    if classes is not None and targets.is_floating_point():
-        raise InputError(
-            "targets", str(targets.dtype), "whole numbers (int64), one a class",
-            problem="is the type of the labels", cure="Convert them: targets.long().",
-        )  # fmt: skip
-    if targets.is_floating_point():
+    real = targets.is_floating_point()
+    if real and classes is None:
         return
-    if targets.dtype == torch.bool or targets.is_complex():
+    if real or targets.dtype == torch.bool or targets.is_complex():
         raise InputError(
             "targets", str(targets.dtype), "whole numbers (int64), one a class",
             problem="is the type of the labels", cure="Convert them: targets.long().",

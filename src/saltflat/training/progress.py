@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-from saltflat.plan import Plan
-from saltflat.training.step import Step
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
+    from saltflat.plan import Plan
 
-class Progress:
-    """Shows steps, time left, accuracy and loss on evaluation data, and ε so far.
 
-    Numbers about private rows carry the label "not covered".
-    """
+class NotedBar:
+    """A bar with a note below it, where it is ``shown``; elsewhere nothing."""
 
-    def __init__(self, plan: Plan, shown: bool | None = None) -> None:
-        self.plan = plan
-        self.shown = sys.stderr.isatty() if shown is None else shown
+    def __init__(self, words: str, total: int | None, shown: bool) -> None:
+        self.words, self.total, self.shown = words, total, shown
         self.bar: Bar | None = None
-        self.task: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> NotedBar:
         if self.shown:
             self.bar = bar_with_note()
-            self.task = self.bar.add_task(self.plan.method, total=self.plan.steps, note="")
+            self.task = self.bar.add_task(self.words, total=self.total, note="")
             self.bar.start()
         return self
 
-    def advance(self, step: Step) -> None:
-        """One more step is done."""
+    def update(self, **what: Any) -> None:
+        """Takes what rich's own `update` takes, and ``note``."""
         if self.bar is not None:
-            self.bar.update(self.task, completed=step.number)
+            self.bar.update(self.task, **what)
 
-    def note(self, row: dict[str, Any]) -> None:
-        """Show what an evaluation found."""
-        if self.bar is None:
-            return
-        whole = _short(self.plan.budget.epsilon, ".3g")
-        parts = [f"ε so far {_short(row['epsilon_so_far'], '.3g')} of the plan's {whole}"]
-        if "accuracy" in row:
-            label = f" ({row['evaluation']})" if "evaluation" in row else ""
-            parts.append(f"accuracy {_short(row['accuracy'], '.2%')}{label}")
-        if "loss" in row:
-            parts.append(f"test loss {_short(row['loss'], '.3f')}")
-        self.bar.update(self.task, note=", ".join(parts))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+def note_about(row: dict[str, Any], plan: Plan) -> str:
+    """What an evaluation found. Numbers about private rows carry the label "not covered"."""
+    whole = _short(plan.budget.epsilon, ".3g")
+    parts = [f"ε so far {_short(row['epsilon_so_far'], '.3g')} of the plan's {whole}"]
+    if "accuracy" in row:
+        label = f" ({row['evaluation']})" if "evaluation" in row else ""
+        parts.append(f"accuracy {_short(row['accuracy'], '.2%')}{label}")
+    if "loss" in row:
+        parts.append(f"test loss {_short(row['loss'], '.3f')}")
+    return ", ".join(parts)
 
 
 def bar_with_note(console: Console | None = None) -> Bar:

@@ -167,6 +167,11 @@ def check_public(plan: Plan, public: Any) -> None:
         )  # fmt: skip
     if public is not None:
         as_source(public)
+        check_not_private(public)
+
+
+def check_not_private(public: Any) -> None:
+    """Refuse rows that are marked private."""
     if isinstance(public, Examples) and public.provenance == "private":
         raise InputError(
             "public", "private data", "data whose provenance is public or synthetic",

@@ -16,9 +16,9 @@ from saltflat.errors import InputError
 from saltflat.mechanism.randomness import TIERS
 from saltflat.plan import Plan
 from saltflat.record.agreement import check_agreement
+from saltflat.record.canonical import DamagedError
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger, LedgerError
-from saltflat.record.packed import DamagedError
 from saltflat.training.keep import Keeper, setup_of
 from saltflat.training.run import Run
 from saltflat.training.state import release_from_journal, restore, restore_generators

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from saltflat.errors import InputError
 from saltflat.plan import Plan
+from saltflat.record.canonical import DamagedError
 from saltflat.record.certificate import Certificate
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
-from saltflat.record.packed import DamagedError
 from saltflat.training.evaluate import predict, with_weights
 
 

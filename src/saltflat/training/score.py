@@ -47,13 +47,8 @@ def held_out(
     chosen = torch.zeros(count, dtype=torch.bool)
     chosen[draw(Poisson(1, fraction), count, stream)] = True  # the rate itself: no count goes into it
     held = chosen[unit_of]
-    return _rows(source, ids, ~held), _rows(source, ids, held)
-
-
-def _rows(source: Examples, ids: Any, mask: Tensor) -> Examples:
-    groups = None if ids is None else torch.as_tensor(ids)[mask]
-    inputs = map_tensors(lambda t: t[mask], source.inputs)
-    return replace(source, inputs=inputs, targets=source.targets[mask], groups=groups)
+    owned = replace(source, groups=None if ids is None else torch.as_tensor(ids))
+    return owned.subset((~held).nonzero().flatten()), owned.subset(held.nonzero().flatten())
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from saltflat.mechanism.randomness import TIER_FAST
 from saltflat.record.certificate import Certificate, certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
+from saltflat.record.selected import tuned_on
 from saltflat.training.checks import check_seed
 from saltflat.training.keep import EVERY, Keeper, setup_of
 from saltflat.training.resume import check_setup, go_on, read_checkpoint
@@ -80,7 +81,7 @@ class Session:
         self.certified = certificate = certify(
             loop.plan, ledger,
             randomness=randomness.tier, seeded=randomness.seeded, finished=finished, files=files,
-            tuned_on=_tuned_on(self.facts), public=self.public,
+            tuned_on=tuned_on(self.facts), public=self.public,
         )  # fmt: skip
         if folder is not None:
             folder.write_certificate(certificate)
@@ -101,12 +102,6 @@ class Session:
         more |= {} if self.loop.ranks is None else {"ranks": self.loop.ranks.size}
         more |= {} if self.facts is None else {"facts": self.facts}
         return {"seconds": self.seconds, "rules": self.rules, **more}
-
-
-def _tuned_on(facts: dict[str, Any] | None) -> str | None:
-    """The public data that settings were chosen on, if the caller said so; it survives being resumed."""
-    named = facts.get("tuned_on") if isinstance(facts, dict) else None
-    return named if isinstance(named, str) else None
 
 
 @contextmanager

@@ -60,8 +60,7 @@ class Spending:
 
 def reserve(account: Account, charge: Charge, ledger: Ledger, where: Path | None) -> str:
     """Name the reservation in the ledger, then make it. Nothing may be released before this returns."""
-    reservation = new_reservation()
-    terms = account.balance().terms
+    reservation, terms = new_reservation(), account.balance().terms
     ledger.record("account", account=terms.name, account_id=terms.id, reservation=reservation)
     return account.reserve(
         charge, reservation=reservation, where=None if where is None else str(where.resolve())
@@ -95,21 +94,16 @@ def return_leftover(account: Account, out: str | Path) -> None:
     if not ledger.exists() or (Path(out) / "plan.json").exists():
         return
     try:
-        named = account_entry(Ledger.read(ledger, cut_short=True))
+        named = Ledger.read(ledger, cut_short=True).account
         if named is not None and named.get("account_id") == account.balance().terms.id:
             account.give_back(str(named["reservation"]))
     except (ReservationError, LedgerError):
         return  # never made, or not to be given back; the folder's own checks come next
 
 
-def account_entry(ledger: Ledger) -> dict[str, str] | None:
-    """Where a ledger names the account that covers it."""
-    return next((entry for entry in ledger.entries if entry["kind"] == "account"), None)
-
-
 def confirm(ledger: Ledger, account: AccountName) -> None:
     """A run that goes on must still hold its one reservation, in the account that it was started with."""
-    named = account_entry(ledger)
+    named = ledger.account
     if named is None:
         if account is not None:
             name = account if isinstance(account, str) else account.name

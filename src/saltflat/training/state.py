@@ -18,7 +18,8 @@ from torch import Tensor
 
 from saltflat.errors import InputError
 from saltflat.methods.ascent import Plateau
-from saltflat.record.packed import DamagedError, number_from, plain_number
+from saltflat.record.canonical import DamagedError
+from saltflat.record.packed import number_from, plain_number
 from saltflat.training.step import Loop, Released
 
 Tensors = dict[str, Tensor]

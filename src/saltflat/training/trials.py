@@ -29,7 +29,7 @@ from saltflat.record.certificate import certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.selected import selection_of
 from saltflat.training.evaluate import with_weights
-from saltflat.training.fit import metrics_row
+from saltflat.training.fit import metrics_row, run_of
 from saltflat.training.prepare import prepare
 from saltflat.training.run import Run
 from saltflat.training.score import noised_count, right_answers
@@ -200,18 +200,8 @@ class Trials:
         )  # fmt: skip
         if folder is not None:
             folder.write_certificate(certificate)
-        where = None if folder is None else folder.path
-        run = Run(
-            loop.plan,
-            loop.model,
-            certificate,
-            [row],
-            loop.average.average,
-            session.rules,
-            where,
-            session.seconds,
-        )
-        return Tuned(run, settings, score, tuning)
+            session.folder = folder
+        return Tuned(run_of(session, certificate, [row]), settings, score, tuning)
 
 
 def made(model: ModelOrMaker) -> nn.Module:

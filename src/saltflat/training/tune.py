@@ -32,16 +32,8 @@ from saltflat.training.score import held_out, right_answers
 from saltflat.training.trials import ModelOrMaker, Trials, TrialSettings, Tuned, made
 
 RESERVED = (
-    "epsilon",
-    "delta",
-    "noise_multiplier",
-    "population",
-    "relation",
-    "unit",
-    "preset",
-    "split",
-    "portion",
-)
+    "epsilon", "delta", "noise_multiplier", "population", "relation", "unit", "preset", "split", "portion",
+)  # fmt: skip
 MOST_POINTS = 1000
 
 
@@ -120,9 +112,12 @@ def tune(
         )  # fmt: skip
         return Tuned(run, points[best], scores[best]["score"], scores=tuple(scores))
     stream = CryptographicStream.fresh() if seed is None else CryptographicStream.from_seed(seed, "tuning")
-    drafts = tuple(
-        _plan(method, point, settings | {"noise_multiplier": 1.0, "delta": delta}) for point in points
-    )
+
+    def drafted() -> tuple[Plan, ...]:
+        draft = settings | {"noise_multiplier": 1.0, "delta": delta}
+        return tuple(_plan(method, point, draft) for point in points)
+
+    drafts = drafted()
     repetitions = Repetitions(len(points) if repeats is None else repeats, law)
     budget = Budget(epsilon, delta, drafts[0].budget.relation, drafts[0].budget.unit)
     train, scored, held = data, validation, 0.0
@@ -132,9 +127,7 @@ def tune(
         train, scored = held_out(data, validation_fraction, ids, stream)
         groups, held = (None if ids is None else train.groups), population * validation_fraction
         settings["population"] = max(1, round(population - held))
-        drafts = tuple(
-            _plan(method, point, settings | {"noise_multiplier": 1.0, "delta": delta}) for point in points
-        )
+        drafts = drafted()
         if score_noise is None:
             score_noise = default_score_noise(repetitions, budget)
     elif score_noise is not None:
@@ -234,7 +227,8 @@ def _searched(
             raise InputError("proxy", len(proxy), "at least two rows, one of them to score on")
         order = torch.randperm(len(proxy), generator=torch.Generator().manual_seed(0))
         fifth = max(1, len(proxy) // 5)
-        rows, validation = _some(proxy, order[fifth:]), _some(proxy, order[:fifth])
+        plain = replace(proxy, groups=None)
+        rows, validation = plain.subset(order[fifth:]), plain.subset(order[:fifth])
     scores = []
     for plan, point in zip(solved, points):
         size = min(plan.sampling.batch_size, len(rows))
@@ -249,8 +243,3 @@ def _searched(
         device = next(run.model.parameters()).device
         scores.append(dict(point) | {"score": float(right_answers(run.model, validation, device).mean())})
     return scores
-
-
-def _some(rows: Examples, some: torch.Tensor) -> Examples:
-    inputs, targets = rows.fetch(some)
-    return replace(rows, inputs=inputs, targets=targets, groups=None)

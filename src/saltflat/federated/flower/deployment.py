@@ -17,10 +17,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from saltflat.errors import SaltflatError, check_count
 from saltflat.federated.flower.needed import check_installed
+from saltflat.ranks.stopping import undisturbed
 
 START = 180.0
 STOP = 10.0
@@ -55,9 +55,7 @@ class Deployment:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -89,7 +87,7 @@ class Deployment:
 
     def stop(self) -> None:
         """End all processes, nodes before the SuperLink, and remove the folder. Does nothing a second time."""
-        with _undisturbed():
+        with undisturbed():
             started = list(self.processes.values())
             family: dict[int, str] = {}
             for process in started:
@@ -157,19 +155,6 @@ class Deployment:
                 return
             time.sleep(0.05)
         raise SaltflatError(f"The SuperLink did not start in {START:g} s.\n{self.tail('superlink')}")
-
-
-class _undisturbed:
-    """No second Ctrl-C while processes are being stopped."""
-
-    def __enter__(self) -> None:
-        self.before = None
-        with contextlib.suppress(ValueError):  # not the main thread
-            self.before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def __exit__(self, *_: object) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGINT, self.before)
 
 
 def _free_ports(count: int) -> list[int]:
