@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check lint types papers clean
+.PHONY: help quickstart test check lint types docs papers clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,11 +25,15 @@ check: $(READY) lint types ## lint, types and the quick tests only
 	@$(TOGETHER) -m "not slow and not alone"
 
 lint: $(READY) ## ruff
-	@$(BIN)/ruff check src tests examples benchmarks
-	@$(BIN)/ruff format --check src tests examples benchmarks
+	@$(BIN)/ruff check src tests examples benchmarks docs/build
+	@$(BIN)/ruff format --check src tests examples benchmarks docs/build
 
 types: $(READY) ## mypy, strict
 	@$(BIN)/mypy
+
+docs: $(READY) ## the documentation as HTML in site/; a broken link is an error
+	@$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 MINUTES ?= 60
 papers: $(READY) ## run the papers' tables, cheapest first, as far as MINUTES=60 goes (DATA=folder), and write the page
@@ -44,4 +48,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

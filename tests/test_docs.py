@@ -2,56 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shutil
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from docs_blocks import ALL_PAGES, PAGES, ROOT, Block, blocks, commands, lines_of, name_of
+from saltflat.cli import main
 from saltflat.cli.app import app
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ALL_PAGES = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
+# --- blocks -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page: its language, the words after it, where it starts, and its text."""
-
-    page: Path
-    language: str
-    words: tuple[str, ...]
-    line: int
-    text: str
-
-
-def blocks(page: Path) -> Iterator[Block]:
-    lines = page.read_text(encoding="utf-8").splitlines()
-    start: int | None = None
-    for number, line in enumerate(lines):
-        if not line.startswith("```"):
-            continue
-        if start is None:
-            start = number
-            continue
-        language, *words = lines[start][3:].split() or [""]
-        yield Block(page, language, tuple(words), start + 1, "\n".join(lines[start + 1 : number]))
-        start = None
-    assert start is None, f"{page.name}: the block that starts in line {start} does not end"
-
-
-def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
-
-
-# --- Python -----------------------------------------------------------------------------------------
-
-
+WORDS = {"python": {(), ("no-run",), ("patched",)}, "sh": {(), ("run",)}}
 SLOW = {"docs/methods.md"}
 
 
@@ -59,21 +29,85 @@ SLOW = {"docs/methods.md"}
     "page",
     [pytest.param(p, id=name_of(p), marks=[pytest.mark.slow] if name_of(p) in SLOW else []) for p in PAGES],
 )
-def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks of a page, in order, in one namespace; ``python no-run`` must still be Python.
+def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks of a page, in order, in one folder and one namespace; ``python no-run`` must still be Python.
 
     Fails when a block is passed over: one that is indented, say (tried).
     """
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "documentation"}
-    found = [block for block in blocks(page) if block.language == "python"]
-    fences = re.findall(r"^\s*```\s*python\b", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert len(found) == len(fences), f"{name_of(page)}: a block of Python is not seen"
+    found = [block for block in blocks(page) if block.language in WORDS]
+    fences = re.findall(r"^\s*```\s*(?:python|sh)\b", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(found) == len(fences), f"{name_of(page)}: a block of Python or of the shell is not seen"
     for block in found:
-        padding = "\n" * block.line  # so that a traceback names the line of the page
-        code = compile(padding + block.text, str(page), "exec")
-        if "no-run" not in block.words:
-            exec(code, namespace)
+        assert block.words in WORDS[block.language], (
+            f"{name_of(page)}:{block.line}: {block.words} means nothing"
+        )
+        if block.language == "python":
+            padding = "\n" * block.line  # so that a traceback names the line of the page
+            code = compile(padding + block.text, str(page), "exec")
+            if block.runs:
+                exec(code, namespace)
+        elif block.runs:
+            run_here(block, monkeypatch)
+
+
+def run_here(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line of a shell block in this process, where torch is loaded already; it must end well."""
+    assert len(list(lines_of(block))) == len(list(commands(block))), "only calls of saltflat are run"
+    for arguments in commands(block):
+        monkeypatch.setattr(sys, "argv", ["saltflat", *arguments])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main exchanges it
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code, f"{name_of(block.page)}:{block.line}: saltflat {' '.join(arguments)}"
+
+
+def test_a_command_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError, match="verify runs/none"):
+        run_here(Block(PAGES[0], "sh", ("run",), 1, "saltflat verify runs/none"), monkeypatch)
+    with pytest.raises(AssertionError, match="only calls of saltflat"):
+        run_here(Block(PAGES[0], "sh", ("run",), 1, "cat README.md"), monkeypatch)
+
+
+PATCHED = [page for page in PAGES if any(block.words == ("patched",) for block in blocks(page))]
+
+
+def test_there_is_a_worked_diff() -> None:
+    assert ROOT / "docs" / "how-to" / "extend.md" in PATCHED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PATCHED, ids=name_of)
+def test_worked_diffs_apply_and_do_what_they_say(page: Path, tmp_path: Path) -> None:
+    """On a copy of the code, in processes of their own."""
+    for folder in ("src/saltflat", "tests/engine"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for number, block in enumerate(blocks(page)):
+        if block.language == "diff":
+            (tmp_path / "change.diff").write_text(block.text + "\n", encoding="utf-8")
+            command = ["git", "apply", "change.diff"]
+        elif block.words == ("patched",):
+            script = tmp_path / f"block{number}.py"
+            script.write_text(block.text, encoding="utf-8")
+            command = [sys.executable, str(script)]
+        else:
+            continue
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
+            env={**os.environ, "PYTHONPATH": str(tmp_path / "src"), "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{name_of(page)}:{block.line}: {done.stderr}"
+
+
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
+def test_a_tutorial_fits_two_screens_and_runs(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 80
+    assert {block.language for block in blocks(page) if block.runs} == {"python", "sh"}
 
 
 # --- links ------------------------------------------------------------------------------------------
@@ -110,27 +144,12 @@ def test_every_page_and_picture_is_linked() -> None:
         for target in re.findall(r"\]\(([^)\s]+)\)", prose(page))
     }
     pictures = [p for p in (ROOT / "docs" / "pictures").iterdir() if p.suffix in (".svg", ".png")]
-    for path in [*PAGES[1:], *pictures]:
+    examples = list((ROOT / "examples").glob("*.py"))
+    for path in [*PAGES[1:], *pictures, *examples]:
         assert path in linked, f"nothing links to {name_of(path)}"
 
 
 # --- commands ---------------------------------------------------------------------------------------
-
-
-def commands(block: Block) -> Iterator[list[str]]:
-    """The arguments of every call of saltflat in a block, continuation lines joined."""
-    for line in block.text.replace("\\\n", " ").splitlines():
-        if block.language == "console":
-            if not line.startswith("$ "):
-                continue  # output
-            line = line[2:]
-        words = shlex.split(line, comments=True)
-        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-            words.pop(0)
-        for stop in ("|", ">", "&&", ";"):
-            words = words[: words.index(stop)] if stop in words else words
-        if words[:1] == ["saltflat"]:
-            yield words[1:]
 
 
 CALLS = [

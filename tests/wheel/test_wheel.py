@@ -1,0 +1,87 @@
+"""What is released works by itself: built, installed elsewhere, and run without the repository.
+
+Its dependencies are those of the environment; only saltflat comes from the wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from docs_blocks import ROOT, blocks
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A folder with the installed wheel, and the wheel."""
+
+    place: Path
+    wheel: Path
+
+    def run(self, *command: str, cwd: Path) -> str:
+        """What a command says that finds saltflat in that folder alone, and ends well."""
+        path = os.pathsep.join([str(self.place / "bin"), os.environ["PATH"]])
+        environment = os.environ | {"PYTHONPATH": str(self.place), "PATH": path, "PYTHONIOENCODING": "utf-8"}
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8", check=False,
+            timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """`python -m build` makes a source distribution, and of that the wheel: so both are whole."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(ROOT)]
+    done = subprocess.run(build, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (folder / "dist").glob("saltflat-*.whl")
+    install = [
+        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index",
+        "--target", str(folder / "installed"), str(wheel),
+    ]  # fmt: skip
+    subprocess.run(install, cwd=folder, check=True, timeout=300)
+    return Installed(folder / "installed", wheel)
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(installed: Installed) -> None:
+    names = zipfile.ZipFile(installed.wheel).namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"saltflat"}
+    for file in (ROOT / "src" / "saltflat").rglob("*"):
+        if file.is_file() and file.suffix != ".pyc":  # also what is not Python: loops in C, digits, py.typed
+            assert file.relative_to(ROOT / "src").as_posix() in names
+
+
+def test_readme_and_start_page_run(installed: Installed, tmp_path: Path) -> None:
+    """Python in one script, then what the shell is told, as a reader would: in a folder of their own."""
+    pages = (ROOT / "README.md", ROOT / "docs" / "index.md")
+    found = [block for page in pages for block in blocks(page) if block.runs]
+    assert {(block.page, block.language) for block in found} == {
+        (p, w) for p in pages for w in ("python", "sh")
+    }
+    check = (
+        f"import saltflat\nassert saltflat.__file__.startswith({str(installed.place)!r}), saltflat.__file__\n"
+    )
+    script = check + "\n".join(block.text for block in found if block.language == "python")
+    (tmp_path / "pages.py").write_text(script, encoding="utf-8")
+    assert "ε" in installed.run(sys.executable, "pages.py", cwd=tmp_path)
+    for block in found:
+        if block.language == "sh":
+            installed.run("bash", "-euo", "pipefail", "-c", block.text, cwd=tmp_path)
+
+
+def test_quickstart_runs(installed: Installed, tmp_path: Path) -> None:
+    assert "--seeds" in installed.run("saltflat", "quickstart", "--help", cwd=tmp_path)
+    said = installed.run("saltflat", "quickstart", "--seeds", "1", cwd=tmp_path)
+    assert "Report of all 4 runs" in said
+    assert (tmp_path / "saltflat-quickstart" / "report.html").exists()
