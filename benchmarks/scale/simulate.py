@@ -19,7 +19,7 @@ import cost
 from saltflat.accounting import COARSE, SampledGaussian, epsilon, least_scale
 
 HERE = Path(__file__).resolve().parent
-POPULATIONS = [10**3, 10**4, 10**5, 10**6, 10**8, 10**10]
+POPULATIONS = [10**k for k in range(3, 11)]
 BUDGET, STEPS = 2.0, 2_000
 
 

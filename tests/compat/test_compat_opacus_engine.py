@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from saltflat.compat.opacus import GradSampleModule, ModuleValidator, PrivacyEngine
 from saltflat.compat.opacus.optimizers import DPOptimizer
 from saltflat.compat.opacus.schedulers import ExponentialNoise, StepGradClip
+from saltflat.compat.opacus.validators import register_module_fixer
 from saltflat.compat.opacus.validators.errors import UnsupportedModuleError
 from saltflat.errors import RefusedError
 
@@ -361,6 +362,32 @@ def test_models_are_validated_and_fixed() -> None:
     fixed.eval()
     assert not ModuleValidator.is_valid(fixed)
     assert isinstance(model[1], nn.BatchNorm2d), "the model that was passed in stays"
+
+
+def test_validators_and_fixers_can_be_asked_and_replaced() -> None:
+    """As in Opacus, tables by type of layer. Fails when the own ones come before those of the caller (tried)."""
+    assert len(ModuleValidator.VALIDATORS[nn.BatchNorm1d](nn.BatchNorm1d(4))) == 1
+    assert isinstance(ModuleValidator.FIXERS[nn.BatchNorm2d](nn.BatchNorm2d(4)), nn.GroupNorm)
+    plain = nn.InstanceNorm1d(4, affine=True)
+    assert ModuleValidator.FIXERS[nn.InstanceNorm1d](plain) is plain
+    stored = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
+    fixed = ModuleValidator.FIXERS[nn.InstanceNorm1d](stored)
+    assert not fixed.track_running_stats
+    assert fixed.weight is stored.weight
+    before = dict(ModuleValidator.FIXERS)
+    try:
+        register_module_fixer(nn.BatchNorm1d)(lambda layer, **_: nn.Identity())
+        assert isinstance(ModuleValidator.fix(nn.Sequential(nn.BatchNorm1d(4)))[0], nn.Identity)
+    finally:
+        ModuleValidator.FIXERS.clear()
+        ModuleValidator.FIXERS.update(before)
+
+
+def test_a_norm_in_two_places_stays_one() -> None:
+    norm = nn.BatchNorm2d(8)
+    fixed = ModuleValidator.fix(nn.Sequential(norm, nn.ReLU(), norm))
+    assert isinstance(fixed[0], nn.GroupNorm)
+    assert fixed[0] is fixed[2]
 
 
 def test_an_optimizer_of_another_model_is_refused() -> None:

@@ -155,6 +155,7 @@ def test_a_label_that_was_not_declared_is_refused() -> None:
         ({"model": "lineer"}, "Did you mean 'linear'"),
         ({"method": "dp-stg"}, "Did you mean 'dp-sgd'"),
         ({"method": "dope-sgd"}, "public"),
+        ({"method": "dp-sgd+mirror"}, "public"),
         ({"epsilon": -1.0}, "epsilon"),
         ({"population": 0}, "population"),
         ({"model": "mlp", "hidden": 0}, "hidden"),

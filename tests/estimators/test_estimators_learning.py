@@ -35,7 +35,10 @@ def test_learned_bounds_work_too() -> None:
     assert found.score(X, y) > 0.85
 
 
-@pytest.mark.parametrize("method", ["dp-sat", "dp-sam", "sai+ema", "dp-sgd+swa", "dp-sgd+adam"])
+@pytest.mark.parametrize(
+    "method",
+    ["dp-sat", "dp-sam", "sai+ema", "dp-sgd+swa", "dp-sgd+adam", "dp-sgd+adam-bc", "sai+adam-bc+ema"],
+)
 def test_every_method_can_be_named(method: str) -> None:
     X, y = two_blobs(400)
     found = sf.PrivateClassifier(4.0, method=method, random_state=0, **(declared(400) | {"steps": 40})).fit(
@@ -44,6 +47,23 @@ def test_every_method_can_be_named(method: str) -> None:
     assert found.plan_.method == method
     assert found.plan_.epsilon <= 4.0
     assert found.score(X, y) > 0.9
+
+
+def test_adam_without_the_noise_divides_by_no_less_than_the_noise() -> None:
+    """With the rate and floor that a plan has by itself, it ended no better than a coin (tried)."""
+    X, y = two_blobs(400)
+    found = sf.PrivateClassifier(
+        4.0, method="dp-sgd+adam-bc", random_state=0, **(declared(400) | {"steps": 40})
+    ).fit(X, y)
+    plan = found.plan_
+    in_a_release = plan.phases[0].sigma * plan.phases[0].clip_norm / 400
+    assert plan.optimizer.settings["floor"] == pytest.approx(in_a_release**2, rel=0.05)
+    rows = np.random.default_rng(0).uniform(-1, 1, (800, 4))
+    line = rows @ np.array([1.0, -2.0, 0.5, 0.0])
+    regressor = sf.PrivateRegressor(
+        4.0, method="dp-sgd+adam-bc", population=800, bounds=(-1, 1), target_bounds=(-4, 4), random_state=0
+    )
+    assert regressor.fit(rows, line).score(rows, line) > 0.8
 
 
 def test_an_average_is_what_predicts() -> None:

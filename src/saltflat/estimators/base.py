@@ -19,13 +19,13 @@ from torch import Tensor
 
 from saltflat.engine.batch import LossFunction
 from saltflat.errors import InputError, PrivacyWarning, check_count
-from saltflat.estimators.defaults import choose_settings
+from saltflat.estimators.defaults import choose_settings, noise_floor
 from saltflat.estimators.histograms import Array, Place
 from saltflat.estimators.inputs import Shape, read_rows
 from saltflat.estimators.networks import Network, network
 from saltflat.estimators.rows import Answer, Surveying, TableRows, as_inputs
 from saltflat.estimators.scaling import Scaler, checked_bounds
-from saltflat.plan import Plan, Survey
+from saltflat.plan import Optimizer, Plan, Survey
 from saltflat.plans import by_name
 from saltflat.training.fit import fit as train
 
@@ -166,6 +166,11 @@ class PrivateEstimator(BaseEstimator):
         for key in ("batch_size", "steps", "learning_rate", "clip_norm"):
             if (given := _plain(getattr(self, key))) is not None:
                 settings[key] = given
+        if optimizer == "adam-bc":
+            floor = noise_floor(
+                epsilon, self.delta, counted, steps=settings["steps"], clip_norm=settings["clip_norm"]
+            )
+            settings["optimizer"] = Optimizer("adam-bc", {"floor": floor})
         plan = by_name(
             self.method, epsilon=self.epsilon, delta=self.delta, population=counted,
             relation="add-remove" if declared else "zero-out",

@@ -43,7 +43,7 @@ def choose_settings(
         "clip_norm": 1.0,
     }
     if optimizer != "sgd":  # Adam divides the scale of gradients out; others have rates of their own
-        return settings | ({"learning_rate": ADAM_RATE} if optimizer == "adam" else {})
+        return settings | ({"learning_rate": ADAM_RATE} if optimizer in ("adam", "adam-bc") else {})
     rate = 8.0
     if not math.isinf(epsilon):
         noise = least_scale(lambda scale: [SampledGaussian(scale, 1.0, 1)], epsilon, delta)
@@ -52,3 +52,19 @@ def choose_settings(
         settings["steps"] = min(round(STEPS * rate / SQUARED_RATE), MOST_STEPS)
         rate = SQUARED_RATE
     return settings | {"learning_rate": rate if layers == 1 else rate / 4, "momentum": 0.0}
+
+
+def noise_floor(epsilon: float, delta: float, population: int, *, steps: int, clip_norm: float) -> float:
+    """The least second moment that ``adam-bc`` divides by: about the variance of the noise in a release.
+
+    It takes that variance out of the second moment, and what is left of a coordinate without a gradient is as often
+    below zero as above. Divided by next to nothing, its noise would move the model more than all gradients.
+    Guarantees: from public numbers alone. All rows at each of ``steps`` have this noise; sampled ones about as much.
+
+    >>> noise_floor(1.0, 1e-5, 1000, steps=40, clip_norm=1.0) ** 0.5 < 0.03
+    True
+    """
+    if math.isinf(epsilon):
+        return 1e-8  # the optimizer's own
+    noise = least_scale(lambda scale: [SampledGaussian(scale, 1.0, 1)], epsilon, delta)
+    return (clip_norm * noise / population) ** 2 * steps

@@ -28,6 +28,11 @@ def _forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return type(module).forward(module, *args, **kwargs)
 
 
+def _refuse_batch_second(batch_first: bool) -> None:
+    if not batch_first:
+        raise NotImplementedError("grad_sample_mode='no_op' knows batch_first=True only")
+
+
 class AbstractGradSampleHooks:
     """What wrapped and unwrapped modules have in common."""
 
@@ -218,8 +223,7 @@ class GradSampleModuleNoOp(GradSampleModule):
     """The class of ``grad_sample_mode="no_op"``: ``p.grad_sample`` is left to the caller."""
 
     def __init__(self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean") -> None:
-        if not batch_first:
-            raise NotImplementedError("grad_sample_mode='no_op' knows batch_first=True only")
+        _refuse_batch_second(batch_first)
         super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
         self.disable_hooks()
 
@@ -266,3 +270,12 @@ class GradSampleHooks(AbstractGradSampleHooks):
 
 class GradSampleHooksFastGradientClipping(GradSampleHooks):
     """`GradSampleHooks` under the name of ``grad_sample_mode="ghost"``."""
+
+
+class GradSampleHooksNoOp(GradSampleHooks):
+    """`GradSampleHooks` under the name of ``grad_sample_mode="no_op"``: ``p.grad_sample`` is left to the caller."""
+
+    def __init__(self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean") -> None:
+        _refuse_batch_second(batch_first)
+        super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
+        self.disable_hooks()

@@ -32,10 +32,11 @@ def get_gsm_class(grad_sample_mode: str) -> type[modules.AbstractGradSampleModul
 
 def get_hooks_class(grad_sample_mode: str) -> type[modules.GradSampleHooks]:
     """The class of a mode for modules that are not wrapped."""
-    known = {
+    known: dict[str, type[modules.GradSampleHooks]] = {
         "hooks": modules.GradSampleHooks,
         "functorch": modules.GradSampleHooks,
         "ghost": modules.GradSampleHooksFastGradientClipping,
+        "no_op": modules.GradSampleHooksNoOp,
     }
     if grad_sample_mode not in known:
         raise ValueError(

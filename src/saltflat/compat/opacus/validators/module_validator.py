@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
-from saltflat.compat.opacus.utils.module_utils import clone_module, trainable_modules
+from saltflat.compat.opacus.utils.module_utils import clone_module, has_trainable_params, trainable_modules
 from saltflat.compat.opacus.validators.errors import (
     IllegalModuleConfigurationError,
     ShouldReplaceModuleError,
@@ -53,8 +53,8 @@ class ModuleValidator:
                     )
                 )
         for name, layer in trainable_modules(module):
-            own = cls.VALIDATORS.get(type(layer))
-            errors += own(layer) if own is not None else _faults(name, layer)
+            check = cls.VALIDATORS.get(type(layer), faults)
+            errors += faults(layer, name) if check is faults else check(layer)
         if strict and errors:
             raise UnsupportedModuleError(errors)
         return errors
@@ -71,15 +71,20 @@ class ModuleValidator:
 
         ``num_groups=`` chooses the groups; ``replace_bn_with_in=True`` takes InstanceNorm instead.
         """
-        fixed = _with_chosen_norms(clone_module(module), **kwargs)
+        fixed = clone_module(module)
+        replaced: dict[int, nn.Module] = {}
         try:
+            for name, layer in list(fixed.named_modules(remove_duplicate=False)):
+                kept = fix_batch_norm if isinstance(layer, _BatchNorm) else None  # for kinds of one's own
+                fixer = cls.FIXERS.get(type(layer), kept)
+                if fixer is None or not (fixer in OWN_FIXERS or has_trainable_params(layer)):
+                    continue
+                if id(layer) not in replaced:  # a layer in two places stays one layer
+                    replaced[id(layer)] = fixer(layer, **kwargs)
+                fixed = _with_replacement(fixed, name, replaced[id(layer)])
             fixed = make_private_friendly(fixed)
         except InputError as error:
             raise UnsupportableModuleError(str(error)) from error
-        for name, layer in list(trainable_modules(fixed)):
-            fixer = cls.FIXERS.get(type(layer))
-            if fixer is not None:
-                fixed = _with_replacement(fixed, name, fixer(layer, **kwargs))
         before = dict(module.named_modules())
         for name, layer in fixed.named_modules():
             if name in before and type(layer) is not type(before[name]):
@@ -98,7 +103,8 @@ def _place(name: str, layer: nn.Module) -> str:
     return f"{type(layer).__name__} ({name or 'the model itself'})"
 
 
-def _faults(name: str, layer: nn.Module) -> list[UnsupportedModuleError]:
+def faults(layer: nn.Module, name: str = "") -> list[UnsupportedModuleError]:
+    """What is wrong with a layer; the validator of every kind that nobody registered another for."""
     if isinstance(layer, _BatchNorm):
         return [
             ShouldReplaceModuleError(
@@ -121,22 +127,30 @@ def _faults(name: str, layer: nn.Module) -> list[UnsupportedModuleError]:
     return []
 
 
-def _with_chosen_norms(
-    model: nn.Module, *, num_groups: int | None = None, replace_bn_with_in: bool = False, **_: Any
+def fix_batch_norm(
+    layer: _BatchNorm, *, num_groups: int | None = None, replace_bn_with_in: bool = False, **_: Any
 ) -> nn.Module:
-    """BatchNorm replaced as the caller asked, if they asked."""
+    """GroupNorm with the same scale and shift; InstanceNorm if asked for."""
     if replace_bn_with_in and num_groups is not None:
         raise ValueError("replace_bn_with_in and num_groups are mutually exclusive")
-    for name, layer in list(model.named_modules()):
-        if not isinstance(layer, _BatchNorm):
-            continue
-        if replace_bn_with_in:
-            model = _with_replacement(model, name, _instance_norm(layer))
-        elif num_groups is not None or type(layer) is not nn.BatchNorm1d:
-            # as many groups as Opacus takes, so that weights fit into models that were trained there
-            groups = math.gcd(32, layer.num_features) if num_groups is None else num_groups
-            model = _with_replacement(model, name, _group_norm(layer, groups))
-    return model
+    if replace_bn_with_in:
+        return _instance_norm(layer)
+    if num_groups is None and isinstance(layer, nn.BatchNorm1d):
+        friendly: Any = make_private_friendly(layer)
+        num_groups = int(friendly.num_groups)  # large enough for rows without maps
+    # as many groups as Opacus takes, so that weights fit into models that were trained there
+    return _group_norm(layer, math.gcd(32, layer.num_features) if num_groups is None else num_groups)
+
+
+def fix_instance_norm(layer: _InstanceNorm, **_: Any) -> nn.Module:
+    """The same without running statistics; the layer itself if it keeps none."""
+    if not layer.track_running_stats:
+        return layer
+    new: Any = make_private_friendly(layer)
+    if layer.affine:
+        new.weight, new.bias = layer.weight, layer.bias
+    fixed: nn.Module = new
+    return fixed
 
 
 def _group_norm(norm: _BatchNorm, groups: int) -> nn.GroupNorm:
@@ -190,3 +204,13 @@ def register_module_fixer(
         return function
 
     return decorator
+
+
+OWN_FIXERS = (fix_batch_norm, fix_instance_norm)
+"""What these do is needed also where nothing is trained: statistics of private rows leave with the model."""
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+ModuleValidator.VALIDATORS.update(dict.fromkeys((*_BATCH_NORMS, *_INSTANCE_NORMS, nn.EmbeddingBag), faults))
+ModuleValidator.FIXERS.update(dict.fromkeys(_BATCH_NORMS, fix_batch_norm))
+ModuleValidator.FIXERS.update(dict.fromkeys(_INSTANCE_NORMS, fix_instance_norm))

@@ -1,0 +1,5 @@
+"""The path under which Opacus has these classes."""
+
+from saltflat.compat.opacus.grad_sample.grad_sample_module import GradSampleHooksNoOp, GradSampleModuleNoOp
+
+__all__ = ["GradSampleHooksNoOp", "GradSampleModuleNoOp"]
