@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "ranks": {"errors"},
     "training": ASSEMBLED,
     "synthesis": {"errors", "data", "models", "record"},
+    "recipes": VALUES | {"plans", "data", "models"},
     "estimators": ASSEMBLED | {"training"},
     "federated": ASSEMBLED | {"training"},
     "bench": ASSEMBLED | {"training"},
@@ -40,7 +41,7 @@ MAY_IMPORT = {
     "public": ASSEMBLED | {"training", "synthesis", "report"},
     "compat": ASSEMBLED | {"training"},
     "cli": ASSEMBLED
-    | {"training", "theory", "audit", "bench", "federated", "geometry", "public", "report", "synthesis"},
+    | {"training", "theory", "audit", "bench", "federated", "geometry", "public", "recipes", "report", "synthesis"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -82,7 +82,7 @@ def command(run: str, as_json: bool, quiet: bool, **options: Any) -> None:
 
 def _rows(run: str, options: dict[str, Any]) -> Any:
     """The hold-out: from what the options name, or from the data that the run was started with."""
-    from saltflat.cli.training_run import load_data, started_with
+    from saltflat.cli.training_run import inputs_of, load_data, started_with
     from saltflat.data import DataSet
     from saltflat.record.folder import RunFolder
 
@@ -96,8 +96,7 @@ def _rows(run: str, options: dict[str, Any]) -> Any:
             )
         chosen = {word: options[word] if options[word] is not None else stored.get(word) for word in words}
         chosen["test_fraction"] = stored.get("test_fraction")
-    model = None if stored is None else stored.get("model")
-    data: DataSet = load_data(chosen | {"model": model})
+    data: DataSet = load_data(chosen | inputs_of(stored))
     part = options["part"] or ("test" if data.test is not None else "all")
     if part == "test" and data.test is None:
         raise InputError(

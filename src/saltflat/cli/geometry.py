@@ -277,7 +277,7 @@ def _weights(text: str, runs: int) -> list[str]:
 
 def _data_of(run: str, options: dict[str, Any]) -> DataSet:
     """The data that the options name, or that the run was started with."""
-    from saltflat.cli.training_run import load_data, started_with
+    from saltflat.cli.training_run import inputs_of, load_data, started_with
     from saltflat.record.folder import RunFolder
 
     stored = started_with(RunFolder.open(run, "runs")) or {}
@@ -293,7 +293,7 @@ def _data_of(run: str, options: dict[str, Any]) -> DataSet:
     chosen = {word: options[word] for word in words}
     if options["data"] is None:
         chosen = {word: options[word] if options[word] is not None else stored.get(word) for word in words}
-    data = load_data(chosen | {"model": stored.get("model")})
+    data = load_data(chosen | inputs_of(stored))
     if options["split"] == "public":
         return replace(data, public=replace(data.train, provenance="public"))
     return data

@@ -18,7 +18,7 @@ DATA_SETS = (
     "emnist-digits", "emnist-mnist", "emnist-byclass", "emnist-bymerge",
 )  # fmt: skip
 MODELS = (
-    "cnn-selu", "cnn-tanh", "dpnas-cifar", "dpnas-fmnist", "dpnas-mnist", "fed-cnn", "gn-resnet10", "linear",
+    "centred-linear", "cnn-selu", "cnn-tanh", "dpnas-cifar", "dpnas-fmnist", "dpnas-mnist", "fed-cnn", "gn-resnet10", "linear",
     "logistic", "mlp", "resnet18-gn", "scatter-cnn", "scatter-linear", "vit-tiny", "wrn-16-4",
 )  # fmt: skip
 OPTIMIZERS = ("sgd", "adam", "adam-bc", "adamw", "rmsprop", "adagrad")

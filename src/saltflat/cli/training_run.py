@@ -29,6 +29,7 @@ from saltflat.plan import (
     Plan,
     QuantileClipping,
 )
+from saltflat.recipes import Recipe, best, features_for
 from saltflat.record.account import Account
 from saltflat.record.folder import RunFolder
 from saltflat.record.packed import DamagedError
@@ -50,7 +51,7 @@ PLAN_WORDS = (
 STARTED_WITH = (
     *PLAN_WORDS, "rho", "switch", "noise_ratio", "split", "portion", "clipping", "views", "augmentations",
     "method", "data", "label", "group", "test_fraction", "model", "schedule", "seed", "randomness",
-    "account", "public_batch", *PUBLIC_WORDS,
+    "account", "public_batch", "recipe", *PUBLIC_WORDS,
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
 METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion", "public_batch")
@@ -64,7 +65,7 @@ CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
 
 
 def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:
-    """The data set, and its scattering features where the model takes those."""
+    """The data set, with features in place of images where the recipe or the model takes those."""
     check_test_fraction(options)
     try:
         data = load(
@@ -76,16 +77,16 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
         if error.argument != "name":
             raise
         raise renamed(error, "data") from error
-    if not str(options.get("model") or "").startswith("scatter-") or data.train.inputs.shape[-1] < 16:
+    if options.get("recipe"):
+        features: Callable[..., Any] = features_for(options.get("recipe_for") or options["data"])
+    elif str(options.get("model") or "").startswith("scatter-") and data.train.inputs.shape[-1] >= 16:
+        features = scattering_features
+    else:
         return data
     cache = cache_dir() / "scattering"
 
     def featured(rows: Any) -> Any:
-        return (
-            None
-            if rows is None
-            else replace(rows, inputs=scattering_features(rows.inputs, cache, progress=progress))
-        )
+        return None if rows is None else replace(rows, inputs=features(rows.inputs, cache, progress=progress))
 
     return replace(data, train=featured(data.train), test=featured(data.test), public=featured(data.public))
 
@@ -114,7 +115,8 @@ def train_once(
         data = load_data(options) if data is None else data
         if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
             torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
-        model, name = model_for(data, options.get("model"))
+        recipe = recipe_of(options)
+        model, name = model_for(data, options.get("model")) if recipe is None else recipe.named_model()
         plan = plan_for(data, options | {"model": name}, model)
     if announce is not None:
         announce(plan.table(layer_rules(model, data.train)))
@@ -123,6 +125,7 @@ def train_once(
         "evaluate": data.test, "out": out, "seed": options.get("seed"), "device": device_here(options.get("device")),
         "schedule": options.get("schedule"), "randomness": options.get("randomness"), "progress": progress,
         "checkpoint_every": checkpoint_seconds(options), "account": account_for(options), "facts": facts,
+        "loss_fn": None if recipe is None else recipe.loss_fn,
     }  # fmt: skip
     parts = public_parts(options, data, plan.needs_public)
     if parts is None:
@@ -190,7 +193,7 @@ def resume_once(
     settings: dict[str, Any] = {
         "evaluate": data.test, "resume": folder, "device": device_here(options.get("device")),
         "schedule": options.get("schedule"), "progress": progress, "checkpoint_every": checkpoint_seconds(given),
-        "account": account_for(options),
+        "account": account_for(options), "loss_fn": None if (recipe := recipe_of(options)) is None else recipe.loss_fn,
     }  # fmt: skip
     parts = public_parts(options, data, plan.needs_public)
     if parts is None:
@@ -254,6 +257,16 @@ def account_for(options: dict[str, Any]) -> Account | None:
     return Account.open(name, budgets=options.get("budgets"), fingerprint=fingerprint)
 
 
+def recipe_of(options: dict[str, Any]) -> Recipe | None:
+    """The recipe that a run is made by, if one was asked for."""
+    if not options.get("recipe"):
+        return None
+    try:
+        return best(options["data"], epsilon=options["epsilon"], delta=options["delta"])
+    except InputError as error:
+        raise renamed(error, "data") if error.argument == "name" else error from error
+
+
 def checkpoint_seconds(options: dict[str, Any]) -> float:
     every = options.get("checkpoint_every")
     return EVERY if every is None else float(every)
@@ -266,6 +279,12 @@ def started_with(folder: RunFolder) -> dict[str, Any] | None:
     except InputError:
         return None
     return options
+
+
+def inputs_of(started: dict[str, Any] | None) -> dict[str, Any]:
+    """What says which features a run was trained on, for `load_data` to make them of these or other rows."""
+    started = started or {}
+    return {"model": started.get("model"), "recipe": started.get("recipe"), "recipe_for": started.get("data")}
 
 
 def facts_of(folder: RunFolder) -> dict[str, Any]:
@@ -287,6 +306,7 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
             "model",
             "schedule",
             "account",
+            "recipe",
             "public",
             "synthetic",
             *MAY_CHANGE,
