@@ -41,7 +41,18 @@ MAY_IMPORT = {
     "public": ASSEMBLED | {"training", "synthesis", "report"},
     "compat": ASSEMBLED | {"training"},
     "cli": ASSEMBLED
-    | {"training", "theory", "audit", "bench", "federated", "geometry", "public", "recipes", "report", "synthesis"},
+    | {
+        "training",
+        "theory",
+        "audit",
+        "bench",
+        "federated",
+        "geometry",
+        "public",
+        "recipes",
+        "report",
+        "synthesis",
+    },
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -66,7 +66,9 @@ def _made(coefficients: Tensor, words: list[str], data: str, data_dir: str | Non
 
     centre, scale = 0.0, 1.0
     for word in words:
-        who = {"own": data, "other": OTHER.get(data)}.get(word.partition("_")[0])  # own: what knowing the mean gives
+        who = {"own": data, "other": OTHER.get(data)}.get(
+            word.partition("_")[0]
+        )  # own: what knowing the mean gives
         if who is None:
             continue
         known = squeezed(scattering(who, data_dir, J)[:20_000])

@@ -36,7 +36,9 @@ def tuning(data: str, family: str, words: list[str], data_dir: str | None) -> No
     for shared in itertools.product(*(lists[name] for name in PASS)):
         epochs, batch, epsilon, seed = float(shared[0]), int(shared[1]), float(shared[2]), int(shared[3])
         own = {name: values for name, values in lists.items() if name not in PASS}
-        settings = [Setting(**dict(zip(own, map(_value, chosen)))) for chosen in itertools.product(*own.values())]
+        settings = [
+            Setting(**dict(zip(own, map(_value, chosen)))) for chosen in itertools.product(*own.values())
+        ]
         stem = f"tuning-{data}-{family}-eps{epsilon:g}-batch{batch}-epochs{epochs:g}"
         names = {setting: RESULTS / f"{stem}-{setting}-run{seed}.json" for setting in settings}
         missing = [setting for setting in settings if not names[setting].exists()]
@@ -72,7 +74,10 @@ def report(data: str, epsilon: str, numbers: list[str], data_dir: str | None) ->
         out = Path("runs") / "recipes" / f"{target.stem}-{int(time.time())}"
         command = [sys.executable, "-m", "saltflat", "train", *arguments, "--json", "--out", str(out)]
         done = subprocess.run(
-            [*command, *(["--data-dir", data_dir] if data_dir else [])], check=True, capture_output=True, text=True
+            [*command, *(["--data-dir", data_dir] if data_dir else [])],
+            check=True,
+            capture_output=True,
+            text=True,
         )
         summary: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         plan = json.loads((out / "plan.json").read_text())
@@ -95,7 +100,9 @@ def table() -> None:
         name = path.stem.rpartition("-run")[0]
         cells.setdefault((found["role"], found["data"], name), []).append(100 * found["accuracy"])
     print("| cell | accuracy, % | runs |\n|---|---|---|")
-    for (_, _, name), values in sorted(cells.items(), key=lambda cell: (*cell[0][:2], -statistics.fmean(cell[1]))):
+    for (_, _, name), values in sorted(
+        cells.items(), key=lambda cell: (*cell[0][:2], -statistics.fmean(cell[1]))
+    ):
         deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
         print(f"| {name} | {statistics.fmean(values):.2f}{deviation} | {len(values)} |")
 
@@ -116,7 +123,7 @@ if __name__ == "__main__":
     parser.add_argument("choice", nargs="?", default="", help="a family of features, or ε")
     parser.add_argument("words", nargs="*", help="settings to try, or numbers of runs")
     parser.add_argument("--data-dir")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     if given.what == "table":
         table()
     else:

@@ -64,14 +64,25 @@ def noise_for(population: int, batch_size: int, steps: int, epsilon: float) -> t
 
 @torch.no_grad()
 def accuracies(
-    features: Tensor, labels: Tensor, settings: Sequence[Setting], *, noise: float, batch_size: int, steps: int, seed: int
-) -> list[float]:  # fmt: skip
+    features: Tensor,
+    labels: Tensor,
+    settings: Sequence[Setting],
+    *,
+    noise: float,
+    batch_size: int,
+    steps: int,
+    seed: int,
+) -> list[float]:
     """Train one linear model a setting, all on the same batches, and score each on the rows that were held out."""
     (x, held), (y, right) = halves(features), halves(labels)
     count, width, classes, many = len(x), x.shape[1], int(labels.max()) + 1, len(settings)
     chance = torch.Generator().manual_seed(seed)
     squares, wanted = x.square().sum(1), F.one_hot(y, classes).float()
-    weights, bias, means = torch.zeros(width, many, classes), torch.zeros(many, classes), torch.zeros(width, many)
+    weights, bias, means = (
+        torch.zeros(width, many, classes),
+        torch.zeros(many, classes),
+        torch.zeros(width, many),
+    )
     speeds = [torch.zeros_like(part) for part in (weights, bias, means)]
     rate, clip, momentum, mean, pace, decay = (
         torch.tensor([float(getattr(s, name)) for s in settings])
@@ -84,7 +95,9 @@ def accuracies(
         batch = x if batch_size >= count else x[rows]
         target, square = (wanted, squares) if batch_size >= count else (wanted[rows], squares[rows])
         logits = _logits(batch, weights, bias, means, centred)
-        errors = torch.where(squared, logits - target[:, None] + 1 / classes, logits.softmax(2) - target[:, None])
+        errors = torch.where(
+            squared, logits - target[:, None] + 1 / classes, logits.softmax(2) - target[:, None]
+        )
         length = square[:, None].expand(-1, many)
         if centred:
             length = (length - 2 * batch @ means + means.square().sum(0)).clamp_min(0)
@@ -101,7 +114,10 @@ def accuracies(
         weights *= (1 - factor * decay).view(-1, 1)
         follow = pace * (1 - momentum) * torch.maximum(clip, mean) / mean.clamp_min(1e-9) * (mean > 0)
         for part, speed, one, by in zip(
-            (weights, bias, means), speeds, sums, (factor.view(-1, 1), factor.view(-1, 1), follow * factor / rate)
+            (weights, bias, means),
+            speeds,
+            sums,
+            (factor.view(-1, 1), factor.view(-1, 1), follow * factor / rate),
         ):
             released = (one + noise * torch.randn(one.shape, generator=chance)) / batch_size
             speed.mul_(momentum if part is means else momentum.view(-1, 1)).add_(released)

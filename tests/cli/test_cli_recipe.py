@@ -46,19 +46,31 @@ def test_python_and_the_command_line_make_the_same_run(run: Inside, tmp_path: Pa
     assert (found["model"], found["evaluation"]) == ("centred-linear", "not covered")
     again = run.answer("train", "--resume", "here", "--json")
     assert again["accuracy"] == found["accuracy"]
-    run.answer("evaluate", "here", "--epsilon", "1", "--size", "8", "--json")  # on features, as it was trained
+    run.answer(
+        "evaluate", "here", "--epsilon", "1", "--size", "8", "--json"
+    )  # on features, as it was trained
 
 
 def test_a_recipe_and_what_it_decides_exclude_each_other(run: Inside, tmp_path: Path) -> None:
-    for word, value in (("--method", "sai"), ("--model", "mlp"), ("--batch-size", "64"), ("--noise-multiplier", "2")):
+    for word, value in (
+        ("--method", "sai"),
+        ("--model", "mlp"),
+        ("--batch-size", "64"),
+        ("--noise-multiplier", "2"),
+    ):
         code, _, err = run("train", "--data", "mnist", "--recipe", "best", word, value)
         assert code == 2
-        assert "is what a recipe decides" in err and f"no {word} beside --recipe best" in err
+        assert "is what a recipe decides" in err
+        assert f"no {word} beside --recipe best" in err
     code, _, err = run("train", "--data", "digits", "--recipe", "best", "--epsilon", "1")
-    assert code == 2 and "data='digits' has no recipe" in err and "fashion-mnist" in err
+    assert code == 2
+    assert "data='digits' has no recipe" in err
+    assert "fashion-mnist" in err
     code, _, err = run("train", "--data", "mnist", "--recipe", "best", "--epsilon", "20")
-    assert code == 2 and "0.5 <= epsilon <= 8" in err
+    assert code == 2
+    assert "0.5 <= epsilon <= 8" in err
     file = tmp_path / "run.toml"
     file.write_text('data = "mnist"\nrecipe = "best"\nmomentum = 0.5\n')
     code, _, err = run("train", str(file))
-    assert code == 2 and "momentum=0.5 is what a recipe decides" in err
+    assert code == 2
+    assert "momentum=0.5 is what a recipe decides" in err

@@ -21,7 +21,8 @@ def test_a_recipe_keeps_its_budget_and_its_rule(name: str, epsilon: float) -> No
     """Fails when a recipe names its own data set among those it was chosen on (tried)."""
     recipe = recipes.best(name, epsilon=epsilon)
     assert 0.95 * epsilon < recipe.plan.epsilon <= epsilon
-    assert recipe.chosen_on and name not in recipe.chosen_on
+    assert recipe.chosen_on
+    assert name not in recipe.chosen_on
     assert recipe.plan.sampling.population == RECIPES[name].population
     width = recipe.model().head.in_features
     side, colours = (32, 3) if name == "cifar10" else (28, 1)
@@ -35,10 +36,12 @@ def test_a_population_is_declared_and_never_counted() -> None:
 
 
 def test_what_has_no_recipe_is_refused_by_name() -> None:
-    with pytest.raises(sf.InputError, match="name='mnits' has no recipe.*\n.*'mnist'.*cifar10, fashion-mnist"):
+    with pytest.raises(
+        sf.InputError, match=r"name='mnits' has no recipe.*\n.*'mnist'.*cifar10, fashion-mnist"
+    ):
         recipes.best("mnits", epsilon=1.0)
     for epsilon in (0.4, 9.0, float("inf"), float("nan")):
-        with pytest.raises(sf.InputError, match="0.5 <= epsilon <= 8"):
+        with pytest.raises(sf.InputError, match=r"0\.5 <= epsilon <= 8"):
             recipes.best("mnist", epsilon=epsilon)
 
 
@@ -47,7 +50,9 @@ def test_settings_between_measured_budgets() -> None:
     assert [between(epsilon, anchors) for epsilon in (0.5, 1, 2, 4, 8)] == [8, 8, 16, 32, 32]
 
 
-@pytest.mark.parametrize("features", [Features(), Features(scales=(2, 3)), Features(root=True, mirrored=True)])
+@pytest.mark.parametrize(
+    "features", [Features(), Features(scales=(2, 3)), Features(root=True, mirrored=True)]
+)
 def test_features_have_one_length_and_depend_on_one_image_alone(features: Features) -> None:
     """Fails when group norm is replaced by statistics of the batch (tried)."""
     images = torch.rand(5, 3, 32, 32)

@@ -56,7 +56,9 @@ class Features:
 
     @torch.no_grad()
     def _computed(self, images: Tensor, progress: Callable[[int, int], None] | None) -> Tensor:
-        transforms = [Scattering2d((images.shape[2], images.shape[3]), J).to(images.device) for J in self.scales]
+        transforms = [
+            Scattering2d((images.shape[2], images.shape[3]), J).to(images.device) for J in self.scales
+        ]
         made, done = [], 0
         for some in images.split(AT_ONCE):
             if some.shape[1] == 3:

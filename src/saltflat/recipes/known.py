@@ -49,7 +49,14 @@ class Chosen:
 
     def overrides(self, epsilon: float) -> dict[str, Any]:
         """Those of the model `centred-linear`."""
-        unit = PACE * (1 - MOMENTUM) * max(self.clip, self.mean) / self.mean * LENGTH**2 / between(epsilon, self.rate)
+        unit = (
+            PACE
+            * (1 - MOMENTUM)
+            * max(self.clip, self.mean)
+            / self.mean
+            * LENGTH**2
+            / between(epsilon, self.rate)
+        )
         return {"in_features": self.width, "classes": self.classes, "share": self.mean, "unit": _short(unit)}
 
 
@@ -96,14 +103,20 @@ def best(
         epsilon=epsilon, delta=delta, population=chosen.population if population is None else population,
         relation=relation, **chosen.words(epsilon),
     )  # fmt: skip
-    words = {"method": "dp-sgd", "model": "centred-linear", "schedule": chosen.schedule} | chosen.words(epsilon)
+    words = {"method": "dp-sgd", "model": "centred-linear", "schedule": chosen.schedule} | chosen.words(
+        epsilon
+    )
     return Recipe("best", name, chosen.features, chosen.overrides(epsilon), plan, words, chosen.chosen_on)
 
 
 def _chosen(name: str) -> Chosen:
     if name not in RECIPES:
         raise InputError(
-            "name", name, "a data set with a recipe", problem="has no recipe", cure=nearest(str(name), names())
+            "name",
+            name,
+            "a data set with a recipe",
+            problem="has no recipe",
+            cure=nearest(str(name), names()),
         )
     return RECIPES[name]
 
