@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "ranks": {"errors"},
     "training": ASSEMBLED,
     "synthesis": {"errors", "data", "models", "record"},
+    "recipes": VALUES | {"plans", "data", "models"},
     "estimators": ASSEMBLED | {"training"},
     "federated": ASSEMBLED | {"training"},
     "bench": ASSEMBLED | {"training"},
@@ -46,7 +47,7 @@ MAY_IMPORT = {
     # nothing of the private side but through training
     "cli": VALUES
     | BESIDE
-    | {"training", "audit", "bench", "federated", "geometry", "public", "report", "synthesis"},
+    | {"training", "audit", "bench", "federated", "geometry", "public", "recipes", "report", "synthesis"},
     "__main__": {"cli"},
 }
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -1,4 +1,4 @@
-"""The README's rows on speed, from ``results/bench.json`` alone.
+"""The README's rows on speed, from the files in ``results`` alone: a later one replaces what an earlier one has.
 
 python benchmarks/speed/page.py    writes them anew
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-RESULTS = Path(__file__).parent / "results" / "bench.json"
+RESULTS = Path(__file__).parent / "results"
 BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
 BESIDE = {
     "ordinary": "an ordinary step",
@@ -70,12 +70,24 @@ def _mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+def kept(results: Path = RESULTS) -> dict[str, Any]:
+    """The sections of all results, in the order of their names, and where the last engines were measured."""
+    found: dict[str, Any] = {"sections": {}}
+    for path in sorted(results.glob("*.json")):
+        one = json.loads(path.read_text("utf-8"))
+        for section, rows_of in one["sections"].items():
+            found["sections"].setdefault(section, {}).update(rows_of)
+        if "engines" in one["sections"]:
+            found["identity"] = one["identity"]
+    return found
+
+
 def with_rows(readme: str, results: Path = RESULTS) -> str:
     """The README with the rows of these results between its marks."""
     if BEGIN not in readme or END not in readme:
         raise ValueError(f"README.md has no marks {BEGIN} and {END}")
     head, _, rest = readme.partition(BEGIN)
-    return f"{head}{BEGIN}\n{rows(json.loads(results.read_text('utf-8')))}\n{END}{rest.partition(END)[2]}"
+    return f"{head}{BEGIN}\n{rows(kept(results))}\n{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         models,
         plans,
         public,
+        recipes,
         synthesis,
         theory,
     )
@@ -78,6 +79,7 @@ _CHAPTERS = (
     "models",
     "plans",
     "public",
+    "recipes",
     "report",
     "synthesis",
     "theory",
@@ -113,6 +115,7 @@ __all__ = [
     "models",
     "plans",
     "public",
+    "recipes",
     "report",
     "steps",
     "synthesis",

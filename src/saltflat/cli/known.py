@@ -18,8 +18,8 @@ DATA_SETS = (
     "emnist-digits", "emnist-mnist", "emnist-byclass", "emnist-bymerge",
 )  # fmt: skip
 MODELS = (
-    "cnn-selu", "cnn-tanh", "dpnas-cifar", "dpnas-fmnist", "dpnas-mnist", "fed-cnn", "gn-resnet10", "linear",
-    "logistic", "mlp", "resnet18-gn", "scatter-cnn", "scatter-linear", "vit-tiny", "wrn-16-4",
+    "centred-linear", "cnn-selu", "cnn-tanh", "dpnas-cifar", "dpnas-fmnist", "dpnas-mnist", "fed-cnn", "gn-resnet10",
+    "linear", "logistic", "mlp", "resnet18-gn", "scatter-cnn", "scatter-linear", "vit-tiny", "wrn-16-4",
 )  # fmt: skip
 OPTIMIZERS = ("sgd", "adam", "adam-bc", "adamw", "rmsprop", "adagrad")
 DEPTH, MOST = 3, 2000  # how far below a folder runs are looked for, and in how many folders

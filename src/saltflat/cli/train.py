@@ -12,6 +12,7 @@ import click
 from saltflat.cli.known import complete_method
 from saltflat.cli.public_options import public_options
 from saltflat.cli.ranks import lost_rank, rank_here, ranks_here, stopped_ranks, together
+from saltflat.cli.recipe_option import recipe_option, with_recipe
 from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import data_options, folder_of, folder_options, plan_options
 from saltflat.cli.words import say_accuracy, shown_epsilon, stopped_run
@@ -24,6 +25,7 @@ Examples:
   saltflat train
   saltflat train --data digits --model mlp --epsilon 3 --delta 1e-4 --out runs/digits
   saltflat train --data fashion-mnist --model dpnas-fmnist --method sai --epsilon 1 --out runs/x --json
+  saltflat train --data fashion-mnist --recipe best --epsilon 1
   saltflat train --data visits.csv --label outcome --group patient --epsilon 2
   saltflat train run.toml
   saltflat train --resume runs/digits
@@ -43,6 +45,7 @@ A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 
     help="dp-sgd, dp-sam, dp-sat, sai, dp-sat-early-stop, sgd or sam; with public data weight-multiplicity, "
     "dope-sgd, mirror-descent or ada-dps; with +swa, +ema, +adam, +adam-bc, +dope, +mirror, +ada.",
 )  # fmt: skip
+@recipe_option
 @plan_options
 @public_options
 @folder_options
@@ -53,6 +56,8 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     With no arguments: embedded digits, a small model, DP-SGD at ε = 3.
     """
     options = merge_run_file(ctx, params.pop("run_file"), params)
+    if options["recipe"] and not options["resume"]:
+        options = with_recipe(options, given_options(ctx, options))
     out = folder_of(options)
     with together(options):
         run, summary = _trained(ctx, options, out)

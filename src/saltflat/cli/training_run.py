@@ -30,6 +30,7 @@ from saltflat.plan import (
     Plan,
     QuantileClipping,
 )
+from saltflat.recipes import Recipe, best, features_for
 from saltflat.record.account import Account
 from saltflat.record.canonical import DamagedError
 from saltflat.record.folder import RunFolder
@@ -51,7 +52,7 @@ PLAN_WORDS = (
 STARTED_WITH = (
     *PLAN_WORDS, "rho", "switch", "noise_ratio", "split", "portion", "clipping", "views", "augmentations",
     "method", "data", "label", "group", "test_fraction", "model", "schedule", "seed", "randomness",
-    "account", "public_batch", *PUBLIC_WORDS,
+    "account", "public_batch", "recipe", *PUBLIC_WORDS,
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
 METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion", "public_batch")
@@ -64,8 +65,8 @@ CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
 }
 
 
-def load_data(options: dict[str, Any]) -> DataSet:
-    """The data set, and its scattering features where the model takes those."""
+def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:
+    """The data set, with features in place of images where the recipe or the model takes those."""
     check_test_fraction(options)
     try:
         data = load(
@@ -77,12 +78,16 @@ def load_data(options: dict[str, Any]) -> DataSet:
         if error.argument != "name":
             raise
         raise renamed(error, "data") from error
-    if not str(options.get("model") or "").startswith("scatter-") or data.train.inputs.shape[-1] < 16:
+    if options.get("recipe"):
+        features: Callable[..., Any] = features_for(options.get("recipe_for") or options["data"])
+    elif str(options.get("model") or "").startswith("scatter-") and data.train.inputs.shape[-1] >= 16:
+        features = scattering_features
+    else:
         return data
     cache = cache_dir() / "scattering"
 
     def featured(rows: Any) -> Any:
-        return None if rows is None else replace(rows, inputs=scattering_features(rows.inputs, cache))
+        return None if rows is None else replace(rows, inputs=features(rows.inputs, cache, progress=progress))
 
     return replace(data, train=featured(data.train), test=featured(data.test), public=featured(data.public))
 
@@ -111,7 +116,8 @@ def train_once(
         data = load_data(options) if data is None else data
         if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
             torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
-        model, name = model_for(data, options.get("model"))
+        recipe = recipe_of(options)
+        model, name = model_for(data, options.get("model")) if recipe is None else recipe.named_model()
         plan = plan_for(data, options | {"model": name}, model)
     if announce is not None:
         announce(plan.table(layer_rules(model, data.train)))
@@ -120,6 +126,7 @@ def train_once(
         "evaluate": data.test, "out": out, "seed": options.get("seed"), "device": device_here(options.get("device")),
         "schedule": options.get("schedule"), "randomness": options.get("randomness"), "progress": progress,
         "checkpoint_every": checkpoint_seconds(options), "account": account_for(options), "facts": facts,
+        "loss_fn": None if recipe is None else recipe.loss_fn,
     }  # fmt: skip
     parts = public_parts(options, data, plan.needs_public)
     if parts is None:
@@ -187,7 +194,7 @@ def resume_once(
     settings: dict[str, Any] = {
         "evaluate": data.test, "resume": folder, "device": device_here(options.get("device")),
         "schedule": options.get("schedule"), "progress": progress, "checkpoint_every": checkpoint_seconds(given),
-        "account": account_for(options),
+        "account": account_for(options), "loss_fn": None if (recipe := recipe_of(options)) is None else recipe.loss_fn,
     }  # fmt: skip
     parts = public_parts(options, data, plan.needs_public)
     if parts is None:
@@ -251,6 +258,16 @@ def account_for(options: dict[str, Any]) -> Account | None:
     return Account.open(name, budgets=options.get("budgets"), fingerprint=fingerprint)
 
 
+def recipe_of(options: dict[str, Any]) -> Recipe | None:
+    """The recipe that a run is made by, if one was asked for."""
+    if not options.get("recipe"):
+        return None
+    try:
+        return best(options["data"], epsilon=options["epsilon"], delta=options["delta"])
+    except InputError as error:
+        raise renamed(error, "data") if error.argument == "name" else error from error
+
+
 def checkpoint_seconds(options: dict[str, Any]) -> float:
     every = options.get("checkpoint_every")
     return EVERY if every is None else float(every)
@@ -276,7 +293,13 @@ def data_of_run(folder: RunFolder, options: dict[str, Any], words: Iterable[str]
             )
         chosen = {word: stored.get(word) if value is None else value for word, value in chosen.items()}
         chosen["test_fraction"] = stored.get("test_fraction")
-    return load_data(chosen | {"model": stored.get("model")})
+    return load_data(chosen | inputs_of(stored))
+
+
+def inputs_of(started: dict[str, Any] | None) -> dict[str, Any]:
+    """What says which features a run was trained on, for `load_data` to make them of these or other rows."""
+    started = started or {}
+    return {"model": started.get("model"), "recipe": started.get("recipe"), "recipe_for": started.get("data")}
 
 
 def facts_of(folder: RunFolder) -> dict[str, Any]:
@@ -289,7 +312,18 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
             problem="was started from Python",
             cure="Go on with it there: sf.fit(model, data, resume=folder).",
         )  # fmt: skip
-    texts = ("data", "label", "group", "model", "schedule", "account", "public", "synthetic", *MAY_CHANGE)
+    texts = (
+        "data",
+        "label",
+        "group",
+        "model",
+        "schedule",
+        "account",
+        "recipe",
+        "public",
+        "synthetic",
+        *MAY_CHANGE,
+    )
     words = {word: facts["options"].get(word) for word in texts}
     words |= {f"name of {word}": facts.get(word) for word in ("data", "model")}
     for word, value in words.items():

@@ -7,6 +7,7 @@ True
 """
 
 from saltflat.models import (  # noqa: F401  (imported for what they register)
+    centred,
     convnets,
     dpnas,
     resnets,
@@ -15,6 +16,7 @@ from saltflat.models import (  # noqa: F401  (imported for what they register)
     vectors,
     wide_resnet,
 )
+from saltflat.models.centred import centring_loss
 from saltflat.models.encoders import Headed, with_head
 from saltflat.models.friendly import make_private_friendly
 from saltflat.models.parts import merge_lora, tune_only
@@ -27,6 +29,7 @@ __all__ = [
     "Headed",
     "Scattering2d",
     "build",
+    "centring_loss",
     "describe",
     "load_encoder",
     "load_weights",

@@ -6,21 +6,17 @@ here because kymatio 0.3.0 does not import with current SciPy.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saltflat.errors import InputError, check_count
+from saltflat.models.kept import content_key, kept
 
 # Part of every cache key. Raise it whenever the transform's numbers change.
 VERSION = 1
@@ -153,11 +149,9 @@ def scattering_features(
     transform = Scattering2d((images.shape[2], images.shape[3])).to(images.device)
     if cache_dir is None:
         return _compute(transform, images, batch_size, progress)
-    file = Path(cache_dir) / f"scattering-{_key(transform, images)}.safetensors"
-    features = _read(file)
-    if features is None:
-        features = _compute(transform, images, batch_size, progress)
-        _write(file, features)
+    settings = [VERSION, transform.image_size, transform.J, transform.L]
+    file = Path(cache_dir) / f"scattering-{content_key(settings, images)}.safetensors"
+    features = kept(file, lambda: _compute(transform, images, batch_size, progress))
     return features.to(images.device)
 
 
@@ -182,50 +176,6 @@ def _compute(
         if progress is not None:
             progress(stop, count)
     return features
-
-
-def _key(transform: Scattering2d, images: Tensor) -> str:
-    settings = [
-        VERSION,
-        transform.image_size,
-        transform.J,
-        transform.L,
-        list(images.shape),
-        str(images.dtype),
-    ]
-    digest = hashlib.sha256(json.dumps(settings).encode())
-    digest.update(_bytes(images))
-    return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    """The numbers of a tensor as bytes, without a copy where it is contiguous on the CPU."""
-    flat = tensor.detach().cpu().contiguous().flatten()
-    return flat.view(torch.uint8).numpy().data
-
-
-def _read(file: Path) -> Tensor | None:
-    """The cached features, or nothing if the file is missing, broken or changed."""
-    try:
-        with safe_open(file, framework="pt") as opened:
-            features, noted = opened.get_tensor("features"), (opened.metadata() or {}).get("sha256")
-    except (OSError, SafetensorError):
-        return None
-    return features if hashlib.sha256(_bytes(features)).hexdigest() == noted else None
-
-
-def _write(file: Path, features: Tensor) -> None:
-    """Write beside the file and rename, so that nobody ever reads half of it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.stem, suffix=".part")
-    os.close(handle)
-    try:
-        kept = features.cpu().contiguous()
-        save_file({"features": kept}, name, metadata={"sha256": hashlib.sha256(_bytes(kept)).hexdigest()})
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _modulus(z: Tensor) -> Tensor:

@@ -1,0 +1,12 @@
+"""For a data set and a budget, the best model, features and plan that we know, chosen on other data.
+
+>>> from saltflat import recipes
+>>> recipes.names()
+['cifar10', 'fashion-mnist', 'mnist']
+"""
+
+from saltflat.recipes.features import Features
+from saltflat.recipes.known import best, features_for, names
+from saltflat.recipes.recipe import Recipe
+
+__all__ = ["Features", "Recipe", "best", "features_for", "names"]

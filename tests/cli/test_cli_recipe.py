@@ -1,0 +1,76 @@
+"""``saltflat train --recipe``: the run that `sf.recipes` describes, and nothing beside it that would change it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_helpers import Inside
+
+import saltflat as sf
+from saltflat import recipes
+
+
+def write_mnist(folder: Path) -> None:
+    """Sixteen images to train on and eight to test on, as MNIST's files have them."""
+    folder.mkdir()
+    for part, rows in (("train", 16), ("t10k", 8)):
+        images = np.random.default_rng(rows).integers(0, 256, (rows, 28, 28), dtype=np.uint8)
+        for name, array in (("images-idx3", images), ("labels-idx1", np.arange(rows, dtype=np.uint8) % 10)):
+            head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            (folder / f"{part}-{name}-ubyte").write_bytes(head + array.tobytes())
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.filterwarnings("ignore::saltflat.errors.PrivacyWarning")  # sixteen rows, and not 60,000
+def test_python_and_the_command_line_make_the_same_run(run: Inside, tmp_path: Path) -> None:
+    """Fails when one of the words of a recipe does not reach the plan (tried with the momentum)."""
+    write_mnist(tmp_path / "data")
+    found = run.answer(
+        "train", "--data", "mnist", "--data-dir", "data", "--recipe", "best", "--epsilon", "1",
+        "--population", "60000", "--out", "here", "--json",
+    )  # fmt: skip
+    recipe = recipes.best("mnist", epsilon=1.0)
+    stored = sf.Plan.from_json(Path("here/plan.json").read_text())
+    assert stored == recipe.plan
+    spec = json.loads(Path("here/model.json").read_text())
+    assert spec == recipe.model().saltflat_spec
+    assert json.loads(Path("here/run.json").read_text())["facts"]["options"]["schedule"] == recipe.schedule
+    assert (found["model"], found["evaluation"]) == ("centred-linear", "not covered")
+    again = run.answer("train", "--resume", "here", "--json")
+    assert again["accuracy"] == found["accuracy"]
+    run.answer(
+        "evaluate", "here", "--epsilon", "1", "--size", "8", "--json"
+    )  # on features, as it was trained
+
+
+def test_a_recipe_and_what_it_decides_exclude_each_other(run: Inside, tmp_path: Path) -> None:
+    for word, value in (
+        ("--method", "sai"),
+        ("--model", "mlp"),
+        ("--batch-size", "64"),
+        ("--noise-multiplier", "2"),
+    ):
+        code, _, err = run("train", "--data", "mnist", "--recipe", "best", word, value)
+        assert code == 2
+        assert "is what a recipe decides" in err
+        assert f"no {word} beside --recipe best" in err
+    code, _, err = run("train", "--data", "digits", "--recipe", "best", "--epsilon", "1")
+    assert code == 2
+    assert "data='digits' has no recipe" in err
+    assert "fashion-mnist" in err
+    code, _, err = run("train", "--data", "mnist", "--recipe", "best", "--epsilon", "20")
+    assert code == 2
+    assert "0.5 <= epsilon <= 8" in err
+    file = tmp_path / "run.toml"
+    file.write_text('data = "mnist"\nrecipe = "best"\nmomentum = 0.5\n')
+    code, _, err = run("train", str(file))
+    assert code == 2
+    assert "momentum=0.5 is what a recipe decides" in err
