@@ -71,8 +71,8 @@ class Batch:
         shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in leaves(self.inputs))
         trainable = tuple(p.requires_grad for p in self.model.parameters())
         training = tuple(module.training for module in self.model.modules())
-        # A loss function that is made anew for each step has the same code.
         formed = self.displacements is not None, self.frame is not None  # gradients are then kept one by one
+        # A loss function that is made anew for each step has the same code.
         return shapes, training, trainable, formed, getattr(self.loss_fn, "__code__", type(self.loss_fn))
 
     def uses(

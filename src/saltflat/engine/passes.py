@@ -197,7 +197,7 @@ class Pass:
         self.grads = [grad.detach() * self.scale for grad in grads if grad is not None]
         clip = self._clip()
         with with_weights(self.parameters, self.weights):
-            done = self._in_lanes(partial(self._go_back, clip, keep_graph), clip is not None)
+            done = self._in_lanes(partial(self._go_back, clip, keep_graph))
         self.uses = [(part.units, uses) for part, uses, _, _ in done]
         if clip is not None:
             self.uses = []
@@ -212,7 +212,7 @@ class Pass:
         columns = zip(*[inputs for _, _, _, inputs in done])
         return [None if column[0] is None else torch.cat(column) / self.scale for column in columns]
 
-    def _in_lanes(self, work: Callable[[Part], Any], safe: bool) -> list[Any]:
+    def _in_lanes(self, work: Callable[[Part], Any]) -> list[Any]:
         parts = self.parts
         many = min(lanes.lane_count(self.parameters), len(parts))
         if many < 2 or self.known.facts.one_lane:
@@ -223,9 +223,8 @@ class Pass:
         return sorted((each for some in dealt for each in some), key=lambda each: each[0].rows.start)
 
     def _go_back(self, clip: Clip | None, keep_graph: bool, part: Part) -> Any:
-        grads = [
-            grad if len(self.parts) == 1 else grad[part.rows] for grad in self.grads
-        ]  # rows of their own, where there are several parts
+        alone = len(self.parts) == 1
+        grads = [grad if alone else grad[part.rows] for grad in self.grads]
         found = part.back(grads, [part.outputs[i] for i in self.wanted], keep_graph)
         if found is None:
             self.known.facts.off_tape = True

@@ -322,9 +322,8 @@ class Tape(TorchFunctionMode):
 
     def _collected(self) -> dict[int, Use]:
         slots = list(self.slots.values())
-        for place, slot in reversed(
-            list(enumerate(slots))
-        ):  # later derivations first: they feed earlier ones
+        # later derivations first: they feed earlier ones
+        for place, slot in reversed(list(enumerate(slots))):
             if slot.uses and not slot.is_parameter:
                 self._pull_back(slot, place)
         return {id(s.tensor): merged(s.uses) for s in slots if s.uses and s.is_parameter}

@@ -37,8 +37,7 @@ class Views:
             elif name in self.totals:
                 self.totals[name] += use.gradients()
             else:
-                grads = use.gradients()
-                self.totals[name] = grads.clone()
+                self.totals[name] = use.gradients().clone()
 
     def merged(self) -> dict[str, Use]:
         """One use for each weight, over all views."""
