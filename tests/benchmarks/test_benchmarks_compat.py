@@ -84,7 +84,7 @@ def test_runs_under_other_conditions_are_not_mixed_in(bench: ModuleType) -> None
 def test_rows_are_not_those_of_one_class(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Folders of images come sorted by class. Fails when the first rows are taken (tried)."""
+    """Folders of images come sorted by class. Should fail when the first rows are taken."""
     labels = torch.arange(5000) // 500
     data = argparse.Namespace(**dict.fromkeys(("train", "test"), Examples(torch.zeros(5000, 1), labels)))
     monkeypatch.setattr("saltflat.data.load", lambda name, **_: data)

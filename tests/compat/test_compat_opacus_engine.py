@@ -365,7 +365,7 @@ def test_models_are_validated_and_fixed() -> None:
 
 
 def test_validators_and_fixers_can_be_asked_and_replaced() -> None:
-    """As in Opacus, tables by type of layer. Fails when the own ones come before those of the caller (tried)."""
+    """As in Opacus, tables by type of layer. Should fail when the own ones come first."""
     assert len(ModuleValidator.VALIDATORS[nn.BatchNorm1d](nn.BatchNorm1d(4))) == 1
     assert isinstance(ModuleValidator.FIXERS[nn.BatchNorm2d](nn.BatchNorm2d(4)), nn.GroupNorm)
     plain = nn.InstanceNorm1d(4, affine=True)
