@@ -31,7 +31,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::saltflat.errors.PrivacyWarning")  # sixteen rows, and not 60,000
 def test_python_and_the_command_line_make_the_same_run(run: Inside, tmp_path: Path) -> None:
-    """Fails when one of the words of a recipe does not reach the plan (tried with the momentum)."""
+    """Fails when one of the words of a recipe does not reach the plan."""
     write_mnist(tmp_path / "data")
     found = run.answer(
         "train", "--data", "mnist", "--data-dir", "data", "--recipe", "best", "--epsilon", "1",

@@ -18,7 +18,7 @@ from saltflat.recipes.recipe import between
 @pytest.mark.parametrize("name", recipes.names())
 @pytest.mark.parametrize("epsilon", [LEAST, 1.0, 2.5, MOST])
 def test_a_recipe_keeps_its_budget_and_its_rule(name: str, epsilon: float) -> None:
-    """Fails when a recipe names its own data set among those it was chosen on (tried)."""
+    """Fails when a recipe names its own data set among those it was chosen on."""
     recipe = recipes.best(name, epsilon=epsilon)
     assert 0.95 * epsilon < recipe.plan.epsilon <= epsilon
     assert recipe.chosen_on
@@ -54,7 +54,7 @@ def test_settings_between_measured_budgets() -> None:
     "features", [Features(), Features(scales=(2, 3)), Features(root=True, mirrored=True)]
 )
 def test_features_have_one_length_and_depend_on_one_image_alone(features: Features) -> None:
-    """Fails when group norm is replaced by statistics of the batch (tried)."""
+    """Fails when group norm is replaced by statistics of the batch."""
     images = torch.rand(5, 3, 32, 32)
     rows = features(images)
     assert torch.allclose(rows.norm(dim=1), torch.full((5,), LENGTH), rtol=1e-4)
@@ -81,7 +81,7 @@ def test_features_are_kept_by_content_and_settings(tmp_path: Path) -> None:
 
 def test_the_mean_is_learned_within_the_clip() -> None:
     """One gradient of one model: the sum is that of whole gradients, each clipped once. Fails when the pull on the
-    mean is left out of the norm (tried with detached rows)."""
+    mean is left out of the norm."""
     torch.manual_seed(1)
     model = CentredLinear(6, 3, share=0.4, unit=0.2)
     for weight in model.parameters():
@@ -109,7 +109,7 @@ def test_the_pull_on_the_mean_has_the_length_that_was_asked_for() -> None:
 
 
 def test_the_mean_is_found_without_noise() -> None:
-    """Fails when the pull has the wrong sign (tried)."""
+    """Fails when the pull has the wrong sign."""
     torch.manual_seed(2)
     inputs = torch.randn(256, 5) + torch.tensor([3.0, -2.0, 0.0, 1.0, 5.0])
     model = CentredLinear(5, 2, share=0.5, unit=0.1)
