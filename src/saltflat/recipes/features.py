@@ -16,7 +16,7 @@ from saltflat.models.kept import content_key, kept
 
 # Part of every cache key. Raise it whenever the numbers change.
 VERSION = 1
-GROUPS = 27
+MOST_GROUPS = 27  # of the 81 maps of J = 2; other numbers of maps take the next divisor below
 AT_ONCE = 256
 LENGTH = 10.0
 """Of every row. The bias of a linear layer reads a constant of 1, so it takes a hundredth of a gradient's square."""
@@ -75,8 +75,11 @@ class Features:
 
     def _rows(self, coefficients: Tensor) -> Tensor:
         coefficients = coefficients.sign() * coefficients.abs().sqrt() if self.root else coefficients
-        normed = F.group_norm(coefficients, GROUPS) if self.groups else coefficients
-        return _unit(normed.flatten(1))
+        if self.groups:
+            maps = coefficients.shape[1]
+            count = next(n for n in range(MOST_GROUPS, 0, -1) if maps % n == 0)
+            coefficients = F.group_norm(coefficients, count)
+        return _unit(coefficients.flatten(1))
 
 
 def _unit(rows: Tensor) -> Tensor:
