@@ -88,7 +88,7 @@ def test_an_unknown_name_suggests_the_nearest():
         InputError, match=r"name='dpnas-cifra' is not a model(.|\n)*Did you mean 'dpnas-cifar'"
     ):
         models.build("dpnas-cifra")
-    with pytest.raises(InputError, match="Known: cnn-selu, "):
+    with pytest.raises(InputError, match="Known: centred-linear, cnn-selu, "):
         models.describe("")
 
 

@@ -358,7 +358,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
     def full_disk(*_, **__):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(scattering, "save_file", full_disk)
+    monkeypatch.setattr("saltflat.models.kept.save_file", full_disk)
     with pytest.raises(OSError, match="no space"):
         scattering_features(torch.rand(1, 1, 28, 28), tmp_path)
     assert files(tmp_path) == []
