@@ -12,7 +12,8 @@ from saltflat.bench import contenders as all_contenders
 from saltflat.bench import engines, jax_engine
 from saltflat.bench.contenders import WHOLLY_WRONG, Contender, contenders, one_by_one, relative_error, sums_of
 from saltflat.bench.timing import Step
-from saltflat.bench.workload import Workload, build, input_shape, parameter_count
+from saltflat.bench.workload import OWN_LOSS, Workload, build, check_models, input_shape, parameter_count
+from saltflat.errors import InputError
 from saltflat.models import describe, names
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -184,7 +185,13 @@ def test_what_cannot_be_compared_is_wholly_wrong() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_every_model_can_be_a_workload(name: str) -> None:
-    """Also regression, and models on fixed features, whose rows have the shape of the features."""
+    """Also regression, and models on fixed features, whose rows have the shape of the features; one that needs a
+    loss of its own is refused."""
+    if name in OWN_LOSS:
+        with pytest.raises(InputError, match="needs a loss of its own"):
+            check_models((name,))
+        return
+    check_models((name,))
     work = Workload(name, 2)
     assert work.inputs.shape[1:] == describe(name).input_shape
     with torch.no_grad():

@@ -160,7 +160,7 @@ def test_quiet_leaves_the_number_that_was_asked_for(run: Inside) -> None:
         "calibrate", "--epsilon", "1", "--population", "1000", "--rate", "0.1", *phases, "--quiet"
     )
     assert len(out.split()) == 2
-    assert run("models", "--quiet")[1].split()[:2] == ["cnn-selu", "cnn-tanh"]
+    assert run("models", "--quiet")[1].split()[:2] == ["centred-linear", "cnn-selu"]
     assert run("data", "list", "--quiet")[1].split()[0] == "digits"
 
 

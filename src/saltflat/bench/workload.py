@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from saltflat import models
 from saltflat.errors import InputError, nearest
 
+OWN_LOSS = ("centred-linear",)
 SCALED = "cnn-width-"  # cnn-width-2: the layers of cnn-selu, every one twice as wide
 
 
@@ -84,6 +85,11 @@ def check_models(names: tuple[str, ...]) -> None:
             raise InputError(
                 "models", name, "names of models, separated by commas", problem="is not a model",
                 cure=nearest(name, models.names()),
+            )  # fmt: skip
+        if name in OWN_LOSS:
+            raise InputError(
+                "models", name, "models that give logits or a number alone", problem="needs a loss of its own",
+                cure="A linear layer on features is scatter-linear.",
             )  # fmt: skip
 
 
