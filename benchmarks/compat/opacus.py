@@ -30,6 +30,10 @@ import saltflat as sf
 from saltflat.bench.machine import facts
 from saltflat.bench.timing import paired
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from marks import between
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "one-import.json"
 PAGE = HERE.parents[1] / "docs" / "opacus.md"
@@ -214,9 +218,7 @@ def table(found: dict[str, Any]) -> str:
 def write_table() -> None:
     """Put the table between its marks in the page, and print it."""
     made = table(json.loads(RESULTS.read_text(encoding="utf-8")))
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), BEGIN, END, made), encoding="utf-8")
     print(made)
 
 

@@ -28,6 +28,10 @@ from typing import Any
 
 from problems import EPSILONS, PROBLEMS, problem, split
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from marks import between
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PAGE = HERE.parents[1] / "docs" / "estimators.md"
@@ -189,10 +193,7 @@ def table() -> str:
 
 def write_table() -> None:
     """Put the table between its marks in the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), BEGIN, END, table()), encoding="utf-8")
 
 
 def main() -> None:

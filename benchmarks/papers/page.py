@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from marks import between
+
 from papers import pictures
 from papers.outcomes import RESULTS, chosen_row, outcome
 from papers.registry import ROOT, Cell, Registry, Table
@@ -201,7 +203,4 @@ def headline(registry: Registry, results: Path = RESULTS) -> str:
 
 def with_rows(readme: str, rows: str) -> str:
     """The README with these rows between its marks."""
-    if ROWS_BEGIN not in readme or ROWS_END not in readme:
-        raise ValueError(f"README.md has no marks {ROWS_BEGIN} and {ROWS_END}")
-    head, _, rest = readme.partition(ROWS_BEGIN)
-    return f"{head}{ROWS_BEGIN}\n{rows}\n{ROWS_END}{rest.partition(ROWS_END)[2]}"
+    return between(readme, ROWS_BEGIN, ROWS_END, rows)

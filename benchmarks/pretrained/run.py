@@ -23,6 +23,10 @@ import torch
 
 from saltflat.bench.machine import processor
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from marks import between
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = HERE / "results"
@@ -108,9 +112,7 @@ def table() -> str:
 
 def write_table() -> None:
     """Put the table between its marks in the page."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), BEGIN, END, table()), encoding="utf-8")
 
 
 def main() -> None:

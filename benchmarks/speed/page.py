@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from marks import between
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -84,10 +89,7 @@ def kept(results: Path = RESULTS) -> dict[str, Any]:
 
 def with_rows(readme: str, results: Path = RESULTS) -> str:
     """The README with the rows of these results between its marks."""
-    if BEGIN not in readme or END not in readme:
-        raise ValueError(f"README.md has no marks {BEGIN} and {END}")
-    head, _, rest = readme.partition(BEGIN)
-    return f"{head}{BEGIN}\n{rows(kept(results))}\n{END}{rest.partition(END)[2]}"
+    return between(readme, BEGIN, END, rows(kept(results)))
 
 
 if __name__ == "__main__":
