@@ -245,8 +245,7 @@ class Tape(TorchFunctionMode):
             return self.slots.get(id(args[0])), None
         if func is not F.embedding:
             return None, None
-        names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-        named = dict(zip(names, args)) | kwargs
+        named = embedding_arguments(args, kwargs)
         # A row that is left out, or one that is scaled by how often it was looked up, is no plain look-up.
         unlike = named.get("padding_idx") is not None or named.get("max_norm") is not None
         if unlike or named.get("scale_grad_by_freq"):
@@ -371,6 +370,12 @@ def gradients_of(
             "they accumulate the gradients of the whole batch where no unit can be told apart.",
             "Call torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
         ) from error
+
+
+def embedding_arguments(args: Any, kwargs: Any) -> dict[str, Any]:
+    """What `F.embedding` was called with, by name; the layer passes all of it by position."""
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+    return dict(zip(names, args)) | kwargs
 
 
 def as_sequence(tape: Tape, tensor: Tensor, features: int) -> Tensor:

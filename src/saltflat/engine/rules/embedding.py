@@ -8,7 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, rule, unwatched
+from saltflat.engine.tape import (
+    OffTapeError,
+    Slot,
+    Tape,
+    as_sequence,
+    embedding_arguments,
+    rule,
+    unwatched,
+)
 from saltflat.engine.uses import LookupUse
 from saltflat.errors import RefusedError
 
@@ -29,8 +37,7 @@ class _Lookup(torch.autograd.Function):
 
 @rule(F.embedding)
 def _embedding_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-    named = dict(zip(names, args)) | kwargs
+    named = embedding_arguments(args, kwargs)
     index, weight, padding = named["input"], named["weight"], named.get("padding_idx")
     slot = tape.slot_of(weight)
     if slot is None or not tape.splits(index.shape[0]):
