@@ -208,6 +208,20 @@ def test_public_rows_need_no_label(tmp_path: Path) -> None:
     assert without.card()["result"] is None
 
 
+def test_an_accuracy_with_noise_is_the_result_where_there_is_no_other(tmp_path: Path) -> None:
+    from core_helpers import small_data
+
+    folder = trained(tmp_path / "none", evaluate=None)
+    loaded = sf.Run.load(folder, sf.models.build("logistic", in_features=4, classes=3).double())
+    done = sf.evaluate_privately(loaded, small_data(9, 1), epsilon=0.5, delta=1e-4, size=9)
+    made = sf.report(folder)
+    said = (
+        f"The accuracy on private rows is {100 * done.accuracy:.1f} % (released with noise, and covered by ε)"
+    )
+    assert any(sentence.startswith(said) for sentence in made.verdict.sentences)
+    assert "on private rows, with noise: covered by ε" in made.page
+
+
 # --- several runs -----------------------------------------------------------------------------------
 
 

@@ -25,8 +25,8 @@ def curves(groups: Sequence[Group]) -> list[str]:
     )
     if measure is None:
         return [
-            "<p>No accuracy was recorded: the run had no test rows. "
-            "<code>saltflat evaluate RUN --epsilon 0.1</code> releases one with noise.</p>"
+            "<p>Nothing was measured on the way: the run had no test rows. "
+            "<code>saltflat evaluate RUN --epsilon 0.1</code> releases an accuracy with noise.</p>"
         ]
     single = len(groups) == 1 and len(groups[0].runs) == 1
     if single:

@@ -130,6 +130,14 @@ def final(run: RunFacts) -> Final | None:
     return Final(measure, math.nan if value is None else value, averaged, "" if label is None else str(label))
 
 
+def released(run: RunFacts) -> float | None:
+    """The last accuracy on private rows that was released with noise; of a run that was found whole only."""
+    if run.evaluations is None or run.state == "damaged":
+        return None
+    found = [entry.get("accuracy") for entry in run.evaluations.entries if entry["kind"] == "result"]
+    return float(found[-1]) if found and is_number(found[-1]) else None
+
+
 def grouped(runs: Sequence[RunFacts], costs: Sequence[Spent]) -> list[Group]:
     """The runs by plan, data and model; those whose plan cannot be read are left out. DP-SGD comes first."""
     found: dict[tuple[object, ...], list[int]] = {}

@@ -16,7 +16,7 @@ from saltflat.report.curves import comparison, curves, deviation_of, private_eva
 from saltflat.report.facts import RunFacts
 from saltflat.report.figures import claimed, number, scrolled, share
 from saltflat.report.geometries import geometry_section
-from saltflat.report.groups import Group, final
+from saltflat.report.groups import Group, final, released
 from saltflat.report.repeat import command, python
 from saltflat.report.spent import Spent
 from saltflat.report.style import STYLE
@@ -134,6 +134,8 @@ def _tiles(runs: Sequence[RunFacts], costs: Sequence[Spent], groups: Sequence[Gr
                 f"{'averaged weights' if result.averaged else 'last iterate'}, {label}",
             )
         )
+    elif (noisy := released(run)) is not None:
+        tiles.append(("Accuracy", share(noisy), "on private rows, with noise: covered by ε"))
     if run.state == "damaged":
         tiles.append(("ε", "no claim", "the run was not verified"))
     elif cost.epsilon is not None and cost.delta is not None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from saltflat.record.certificate import NOT_COVERED, TIER_NOT_COVERED
 from saltflat.report.facts import RunFacts
 from saltflat.report.figures import claimed, number, share
-from saltflat.report.groups import Final, final
+from saltflat.report.groups import final, released
 from saltflat.report.spent import Spent
 
 Kind = Literal["good", "warn", "bad"]
@@ -77,8 +77,11 @@ def cost_words(cost: Spent) -> str:
     return words
 
 
-def result_words(found: Final | None) -> str:
+def result_words(run: RunFacts) -> str:
     """What the model reached, and whether that number is itself private."""
+    found, noisy = final(run), released(run)
+    if found is None and noisy is not None:
+        return f"The accuracy on private rows is {share(noisy)} (released with noise, and covered by ε)"
     if found is None:
         return "No accuracy was recorded"
     which = "averaged weights" if found.averaged else "last iterate"
@@ -97,7 +100,7 @@ def run_verdict(run: RunFacts, cost: Spent) -> Verdict:
     trained = (
         f"trained by {run.method}" + (f" on {data}" if data else "") + (f", model {model}" if model else "")
     )
-    result = f"{result_words(final(run))}, {trained}."
+    result = f"{result_words(run)}, {trained}."
     audit = run.audit
     if run.state == "damaged":
         return Verdict("bad", "NOT VERIFIED: do not rely on this run", (*_damage(run, cost), result))
