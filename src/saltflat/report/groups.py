@@ -134,7 +134,7 @@ def released(run: RunFacts) -> float | None:
     """The last accuracy on private rows that was released with noise; of a run that was found whole only."""
     if run.evaluations is None or run.state == "damaged":
         return None
-    found = [entry.get("accuracy") for entry in run.evaluations.entries if entry["kind"] == "result"]
+    found: list[Any] = [e.get("accuracy") for e in run.evaluations.entries if e["kind"] == "result"]
     return float(found[-1]) if found and is_number(found[-1]) else None
 
 
