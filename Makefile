@@ -13,7 +13,7 @@ help: ## show this list
 quickstart: $(READY) ## install, then run the whole story on embedded data
 	@$(BIN)/saltflat quickstart
 
-# Tests run in WORKERS processes of one thread each; what needs the machine to itself comes after them, one by one.
+# Tests run in WORKERS processes of one thread each; what compares times comes after them, one by one.
 # Both are run and both must pass.
 WORKERS ?= 2
 TOGETHER = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal

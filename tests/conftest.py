@@ -14,10 +14,26 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 import pytest
 import torch
 
+from worker_order import dealt
+
 if TYPE_CHECKING:
     from cli.cli_helpers import Inside
 
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(trylast=True)  # after those that were not asked for are gone
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers, long tests come first."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        files: dict[Path, list[pytest.Item]] = {}
+        for item in items:
+            files.setdefault(item.path, []).append(item)
+        slow = [
+            sum(test.get_closest_marker("slow") is not None for test in tests) for tests in files.values()
+        ]
+        items[:] = dealt(list(zip(slow, files.values())), workers)
 
 
 @pytest.fixture

@@ -11,10 +11,21 @@ import numpy as np
 import pytest
 import torch
 from data_writers import write_mnist
+from sklearn.datasets import load_digits
 
 from saltflat import data
+from saltflat.data import digits as embedded
 from saltflat.data.catalogue import CATALOGUE
 from saltflat.errors import InputError
+
+
+def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read from its file, and through its function where there is no such file."""
+    pixels, labels = load_digits(return_X_y=True)
+    expected = np.column_stack([pixels, labels])
+    assert np.array_equal(embedded._table.__wrapped__(), expected)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert np.array_equal(embedded._table.__wrapped__(), expected)
 
 
 def test_digits_are_always_the_same_split() -> None:
@@ -67,7 +78,7 @@ def test_no_heavy_package_is_imported_before_it_is_needed() -> None:
     code = (
         "import sys, types; bare = sys.modules['saltflat'] = types.ModuleType('saltflat')\n"
         f"bare.__path__ = [{package!r}]\n"
-        f"import saltflat.data; print([m for m in {heavy} if m in sys.modules])"
+        f"import saltflat.data; saltflat.data.load('digits'); print([m for m in {heavy} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import engine_weight_uses  # noqa: F401 (its architectures join the others)
 import pytest
 import torch
 from engine_helpers import assert_matches
 from engine_networks import ARCHITECTURES
-from engine_weight_uses import layer_of_positions_with_padding
+from engine_sequence_uses import layer_of_positions_with_padding
 
 from saltflat.engine import derived
 

@@ -54,7 +54,7 @@ def test_two_ranks_write_one_record_and_speak_once(run: Inside, tmp_path: Path) 
 
 def test_a_killed_rank_ends_the_run_in_order_and_one_process_goes_on(run: Inside, tmp_path: Path) -> None:
     """The kill comes in the middle of a private run; nothing of the launch is left, and the record is whole."""
-    with launched(2, *TRAIN, *SMALL, "--steps", "400", "--out", "cut", cwd=tmp_path) as process:
+    with launched(2, *TRAIN, *SMALL, "--steps", "150", "--out", "cut", cwd=tmp_path) as process:
         wait_for_entries(process, tmp_path / "cut" / "ledger.jsonl", 30)
         below = descendants(process.pid)
         os.kill(process_of_rank(process.pid, 1), signal.SIGKILL)
@@ -67,7 +67,7 @@ def test_a_killed_rank_ends_the_run_in_order_and_one_process_goes_on(run: Inside
     certificate = json.loads((tmp_path / "cut" / "certificate.json").read_text())
     recorded = certificate["recorded_releases"]
     assert certificate["finished"] is False
-    assert 29 <= recorded < 400
+    assert 29 <= recorded < 150
     code, out, err = run("verify", "cut")
     assert code == 1
     assert "1 check failed (finished)" in out
@@ -77,9 +77,9 @@ def test_a_killed_rank_ends_the_run_in_order_and_one_process_goes_on(run: Inside
     code, out, err = run("train", "--resume", "cut", "--json")
     assert code == 0, err
     ledger = Ledger.read(tmp_path / "cut" / "ledger.jsonl")
-    assert (ledger.releases, ledger.resumes) == (400, 1)
+    assert (ledger.releases, ledger.resumes) == (150, 1)
     steps = [entry["step"] for entry in ledger.entries if entry["kind"] == "release"]
-    assert steps == list(range(1, 401))
+    assert steps == list(range(1, 151))
     code, out, err = run("verify", "cut")
     assert code == 0, out + err
 
@@ -87,7 +87,7 @@ def test_a_killed_rank_ends_the_run_in_order_and_one_process_goes_on(run: Inside
 @pytest.mark.slow
 def test_the_leader_is_killed_and_three_ranks_go_on(run: Inside, tmp_path: Path) -> None:
     """Rank 0 holds everything: what it wrote before is enough."""
-    with launched(2, *TRAIN, *SMALL, "--steps", "300", "--out", "cut", cwd=tmp_path) as process:
+    with launched(2, *TRAIN, *SMALL, "--steps", "150", "--out", "cut", cwd=tmp_path) as process:
         wait_for_entries(process, tmp_path / "cut" / "ledger.jsonl", 30)
         below = descendants(process.pid)
         os.kill(process_of_rank(process.pid, 0), signal.SIGKILL)
@@ -96,9 +96,9 @@ def test_the_leader_is_killed_and_three_ranks_go_on(run: Inside, tmp_path: Path)
         assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
     done = torchrun(3, *TRAIN, "--resume", "cut", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == 300
+    assert json.loads(done.stdout)["steps"] == 150
     ledger = Ledger.read(tmp_path / "cut" / "ledger.jsonl")
-    assert (ledger.releases, ledger.resumes) == (300, 1)
+    assert (ledger.releases, ledger.resumes) == (150, 1)
     code, out, err = run("verify", "cut")
     assert code == 0, out + err
     again = torchrun(2, *TRAIN, "--resume", "cut", "--json", cwd=tmp_path)

@@ -234,6 +234,7 @@ def cuts(seeded: bool, root: Path) -> dict[str, Any]:
     plan = plans.sai(rho=0.1, averaging=Swa(0.2), steps=3, **COMMON)
     whole = Case(plan, root / "whole", seeded=True)
     whole.train()
+    Case(plan, root / "warm", seeded=False).train()  # what it costs is computed here, once for all children
     reference, faults, number, run = whole.outcome(), [], 0, 0
     code = CUT
     while code in (CUT, AT_A_WRITE):

@@ -70,11 +70,15 @@ Call = Callable[[Path], Any]
 PAIR = (small_data().inputs, small_data().targets)
 
 
-def fit(data: Any = None, plan: Plan | None = None, model: Any = None, **more: Any) -> Call:
+def fit(
+    data: Any = None, plan: Plan | Callable[[], Plan] | None = None, model: Any = None, **more: Any
+) -> Call:
+    """A call to make later. A plan that takes long to make is given as a function."""
+
     def call(out: Path) -> Any:
         return sf.fit(
             small_net() if model is None else model, small_data() if data is None else data,
-            plan or plan_of(), out=out, progress=False, **more,
+            (plan() if callable(plan) else plan) or plan_of(), out=out, progress=False, **more,
         )  # fmt: skip
 
     return call
@@ -115,7 +119,7 @@ BAD: dict[str, tuple[Call, str]] = {
     "a bad setting": (fit(plan=plan_of(optimizer=Optimizer("sgd", {"momentum": -1}))), "optimizer"),
     "an unknown schedule": (fit(schedule="cosin"), "schedule"),
     "more rows than a truncated sampler may see": (
-        fit(plan=plan_of(population=30, sampling="truncated-poisson")), "population",
+        fit(plan=lambda: plan_of(population=30, sampling="truncated-poisson")), "population",
     ),
     "people without ids": (fit(plan=plan_of(unit="person")), "groups"),
     "ids of another number": (fit(plan=plan_of(unit="person"), groups=torch.zeros(3)), "groups"),

@@ -27,10 +27,10 @@ from saltflat.training.build import Mechanism
 COMMON: dict[str, Any] = {
     "population": 40, "batch_size": 8, "steps": 8, "delta": 1e-3, "noise_multiplier": 3.0,
 }  # fmt: skip
-PLANS: dict[str, Plan] = {
-    "dp-sam, truncated": plans.dp_sam(rho=0.1, sampling="truncated-poisson", **COMMON),
-    "sai, swa": plans.sai(rho=0.1, averaging=Swa(0.2, 2), **COMMON),
-    "adam-bc, quantile": plans.dp_sgd(
+PLANS: dict[str, Callable[[], Plan]] = {
+    "dp-sam, truncated": lambda: plans.dp_sam(rho=0.1, sampling="truncated-poisson", **COMMON),
+    "sai, swa": lambda: plans.sai(rho=0.1, averaging=Swa(0.2, 2), **COMMON),
+    "adam-bc, quantile": lambda: plans.dp_sgd(
         optimizer="adam-bc", clipping=QuantileClipping(count_noise=1.0), **COMMON
     ),
 }  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_seeded_run_ends_as_if_it_had_never_stopped(
     name: str, tier: str, every: float, tmp_path: Path
 ) -> None:
     """Cut off twice, and resumed without naming the tier. Fails when the streams are not restored (tried)."""
-    plan = PLANS[name]
+    plan = PLANS[name]()
     whole = fit(small_net(), plan, seed=5, out=tmp_path / "whole", randomness=tier)
     cut_off(small_net(), plan, 3, seed=5, out=tmp_path / "cut", randomness=tier, checkpoint_every=every)
     cut_off(small_net(1), None, 6, resume=tmp_path / "cut", checkpoint_every=every)

@@ -5,6 +5,7 @@ Its dependencies are those of the environment; only saltflat comes from the whee
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -80,8 +81,13 @@ def test_readme_and_start_page_run(installed: Installed, tmp_path: Path) -> None
             installed.run("bash", "-euo", "pipefail", "-c", block.text, cwd=tmp_path)
 
 
-def test_quickstart_runs(installed: Installed, tmp_path: Path) -> None:
+def test_quickstart_runs_as_it_is(installed: Installed, tmp_path: Path) -> None:
+    """With its own settings, for one round: the methods learn, and one round is no victory."""
     assert "--seeds" in installed.run("saltflat", "quickstart", "--help", cwd=tmp_path)
-    said = installed.run("saltflat", "quickstart", "--seeds", "1", cwd=tmp_path)
-    assert "Report of all 4 runs" in said
+    found = json.loads(installed.run("saltflat", "quickstart", "--seeds", "1", "--json", cwd=tmp_path))
+    assert set(found["accuracy"]) == {"dp-sgd", "dp-sat", "sai", "dp-sgd+swa"}
+    assert all(values[0] > 0.7 for values in found["accuracy"].values())
+    assert (found["epsilon"], found["delta"], found["out"]) == (2.0, 1e-4, "saltflat-quickstart")
+    assert found["verdict"]["won"] is False
+    assert [path.name for path in tmp_path.iterdir()] == ["saltflat-quickstart"]
     assert (tmp_path / "saltflat-quickstart" / "report.html").exists()

@@ -1,6 +1,7 @@
 """From events to ε: privacy loss distributions first, Rényi divergences as a second opinion.
 
-Every privacy number comes from Google's dp-accounting; this file chooses the accountant and its grid.
+Every privacy number comes from Google's dp-accounting; this file chooses the accountant and its grid. `grid` gives it
+the privacy loss of a sampled Gaussian faster than it would find it itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from saltflat.accounting.events import SampledGaussian, merged
+from saltflat.accounting.grid import sampled_gaussian
 from saltflat.errors import InputError, is_number
 
 Accountant = Literal["pld", "rdp"]
@@ -195,13 +197,22 @@ def _composed(
 
     neighbours = dpa.NeighboringRelation
     chosen = neighbours.REPLACE_ONE if relation == "replace-one" else neighbours.ADD_OR_REMOVE_ONE
-    if accountant == "pld":
-        composed = pld.PLDAccountant(chosen, value_discretization_interval=used_grid(events, grid))
-    elif accountant == "rdp":
-        composed = rdp.RdpAccountant(neighboring_relation=chosen)
-    else:
+    if accountant == "rdp":
+        return _with(rdp.RdpAccountant(neighboring_relation=chosen), events)
+    if accountant != "pld":
         raise InputError("accountant", accountant, "'pld' or 'rdp'")
-    return _with(composed, events)
+    step = used_grid(events, grid)
+    composed = pld.PLDAccountant(chosen, value_discretization_interval=step)
+    for event in events:
+        if relation == "replace-one" or event.cap is not None or event.rate == 1:
+            _with(composed, [event])
+            continue
+        try:
+            once = sampled_gaussian(event.noise_multiplier, event.rate, step)
+        except ValueError as error:
+            raise UnsupportedError(str(error)) from error
+        composed._pld = composed._pld.compose(once.self_compose(event.steps))
+    return composed
 
 
 def renyi_divergence(events: Sequence[SampledGaussian], order: float) -> float:
