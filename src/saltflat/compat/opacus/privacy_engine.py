@@ -22,6 +22,7 @@ from saltflat.compat.opacus.methods import FlatSearch, Method
 from saltflat.compat.opacus.optimizers import DPOptimizer, get_optimizer_class
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from saltflat.compat.opacus.validators import ModuleValidator
+from saltflat.compat.opacus.validators.errors import UnsupportedModuleError
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.mechanism.streams import CryptographicStream
 
@@ -68,13 +69,15 @@ class PrivacyEngine:
         self, *, module: nn.Module, optimizer: Optimizer | None = None, data_loader: Any = None
     ) -> bool:
         """Whether a model can be trained privately as it is."""
-        return ModuleValidator.is_valid(module)
+        return not ModuleValidator.hindrances(module)
 
     def validate(
         self, *, module: nn.Module, optimizer: Optimizer | None = None, data_loader: Any = None
     ) -> None:
         """Raise `UnsupportedModuleError` if a model cannot be trained privately as it is."""
-        ModuleValidator.validate(module, strict=True)
+        hindrances = ModuleValidator.hindrances(module)
+        if hindrances:
+            raise UnsupportedModuleError(hindrances)
 
     @classmethod
     def get_compatible_module(cls, module: nn.Module) -> nn.Module:

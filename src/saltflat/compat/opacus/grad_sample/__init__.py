@@ -1,5 +1,6 @@
 """Per-example gradients, by the one engine."""
 
+from saltflat.compat.opacus.grad_sample import embedding_norm_sample
 from saltflat.compat.opacus.grad_sample.grad_sample_module import (
     AbstractGradSampleHooks,
     AbstractGradSampleModule,
@@ -29,6 +30,7 @@ __all__ = [
     "GradSampleModuleExpandedWeights",
     "GradSampleModuleFastGradientClipping",
     "GradSampleModuleNoOp",
+    "embedding_norm_sample",
     "get_gsm_class",
     "prepare_module",
     "register_grad_sampler",

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from saltflat.compat.opacus.grad_sample.functorch import prepare_layer
 from saltflat.compat.opacus.grad_sample.parameters import Watched
 from saltflat.compat.opacus.grad_sample.recorder import Recorder
 from saltflat.compat.opacus.utils.module_utils import trainable_modules
@@ -53,6 +54,9 @@ class AbstractGradSampleHooks:
         self.recorder: Recorder | None = Recorder(
             module, batch_first=batch_first, loss_reduction=loss_reduction
         )
+        for _, layer in trainable_modules(module):
+            if type(layer) not in (*self.GRAD_SAMPLERS, nn.EmbeddingBag) and not list(layer.buffers()):
+                prepare_layer(layer, batch_first)
 
     @property
     def hooks_enabled(self) -> bool:
@@ -101,6 +105,8 @@ class AbstractGradSampleHooks:
         if self.recorder is not None:
             self.recorder.close()
             self.recorder = None
+        for layer in self._module.modules():
+            layer.__dict__.pop("ft_compute_sample_grad", None)
         if isinstance(self._module.__dict__.get("forward"), _Interceptor):
             del self._module.__dict__["forward"]
 

@@ -17,11 +17,14 @@ from saltflat.engine.uses import DirectUse
 class Record:
     """What one backward pass said about the examples of a batch: lengths, a clipped sum, or each gradient.
 
-    Nothing in it is private yet. ``processed`` is set when an optimizer has used it.
+    Nothing in it is private yet. ``processed`` is set when an optimizer has used it. Who reads gradients or lengths
+    gets them in ``order``: for packed sequences that is the order of the packing, as in Opacus.
     """
 
-    def __init__(self, passes: Sequence[Pass], parameters: Sequence[nn.Parameter]) -> None:
-        self.passes, self.parameters = list(passes), list(parameters)
+    def __init__(
+        self, passes: Sequence[Pass], parameters: Sequence[nn.Parameter], order: Tensor | None = None
+    ) -> None:
+        self.passes, self.parameters, self._order = list(passes), list(parameters), order
         self.processed = self.forgotten = False
         self._parts: list[tuple[int, Uses]] | None = None
         self._formed: dict[int, Tensor] = {}
@@ -53,7 +56,7 @@ class Record:
         """One row an example."""
         key = id(parameter)
         if key not in self._formed:
-            self._formed[key] = gradients_in(parameter, self.parts())
+            self._formed[key] = self._ordered(gradients_in(parameter, self.parts()))
         return self._formed[key]
 
     def norms(self, parameter: nn.Parameter) -> Tensor:
@@ -64,7 +67,10 @@ class Record:
                 use = uses.get(id(parameter))
                 zeros = torch.zeros(units, device=parameter.device, dtype=parameter.dtype)
                 found.append(zeros if use is None else use.squared_norms().sqrt().to(parameter.dtype))
-        return torch.cat(found)
+        return self._ordered(torch.cat(found))
+
+    def _ordered(self, rows: Tensor) -> Tensor:
+        return rows if self._order is None else rows[self._order]
 
     def before_the_step(self) -> None:
         """Keep the weights at which the gradients were taken: an optimizer is about to change them."""

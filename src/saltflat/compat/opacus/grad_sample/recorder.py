@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from saltflat.compat.opacus.grad_sample.bags import by_example
 from saltflat.compat.opacus.grad_sample.parameters import EmptyRecord, Record, Watched, unwatch, watch
+from saltflat.compat.opacus.utils.packed_sequences import Padded
 from saltflat.engine.calls import Acquaintance
-from saltflat.engine.one_call import Call
+from saltflat.engine.one_call import Call, Known
 from saltflat.engine.passes import Clip, Pass
 from saltflat.errors import RefusedError
 
@@ -44,6 +46,7 @@ class Recorder:
         self._known = Acquaintance()
         self._waiting: list[weakref.ref[Pass]] = []
         self._group: list[Pass] = []
+        self._orders: weakref.WeakKeyDictionary[Pass, Tensor] = weakref.WeakKeyDictionary()
         for p in self.trainable():
             watch(p, self)
 
@@ -69,7 +72,19 @@ class Recorder:
         for p in parameters:
             if not isinstance(p, Watched):  # was frozen when the module was wrapped
                 watch(p, self)
-        self._refuse_packed(args, kwargs)
+        if self.batch_first:
+            run, args = by_example(self.module, run, args)
+        padded = Padded((args, kwargs), self.batch_first)
+        if padded.found:
+            rows, named = padded.arguments
+            out = self._recorded(_repacking(run, padded), rows, named, padded.order)
+            return padded.outputs_packed_again(out)
+        return self._recorded(run, args, kwargs)
+
+    def _recorded(
+        self, run: Callable[..., Any], args: Any, kwargs: dict[str, Any], order: Tensor | None = None
+    ) -> Any:
+        parameters = self.trainable()
         call = Call.of(self.module, run, args, kwargs, dim=0 if self.batch_first else 1)
         if call is None:
             raise RefusedError(
@@ -80,7 +95,7 @@ class Recorder:
             self.close_group()
         if call.units == 0:
             return self._empty(call, parameters)
-        known = self._known.with_call(call)
+        known = self._looked_at(call)
         scale = float(call.units) if self.loss_reduction == "mean" else 1.0
         this = Pass(
             call, parameters, known, scale=scale, clip=self._clip_now, arrived=self._arrived,
@@ -88,16 +103,18 @@ class Recorder:
         )  # fmt: skip
         self._waiting = [ref for ref in self._waiting if ref() is not None]
         self._waiting.append(weakref.ref(this))
+        if order is not None:
+            self._orders[this] = order
         return this.forward()
 
-    @staticmethod
-    def _refuse_packed(args: Any, kwargs: dict[str, Any]) -> None:
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, nn.utils.rnn.PackedSequence):
-                raise RefusedError(
-                    "A packed sequence", "its rows are time steps, and no longer one row per example.",
-                    "Pass the padded tensor and the lengths, and pack inside the model if need be.",
-                )  # fmt: skip
+    def _looked_at(self, call: Call) -> Known:
+        try:
+            return self._known.with_call(call)
+        except RefusedError as error:
+            if not self.batch_first:
+                raise
+            hint = f"{error.cure} If the examples are in the second dimension, pass batch_first=False."
+            raise RefusedError(error.what, error.why, hint) from error
 
     def _clip_now(self) -> Clip | None:
         """How to clip at once; None while other calls may belong to the same examples."""
@@ -115,7 +132,7 @@ class Recorder:
         passes, self._group = self._group, []
         if passes:
             parameters = passes[0].parameters
-            self._leave(Record(passes, parameters), parameters)
+            self._leave(Record(passes, parameters, self._orders.get(passes[0])), parameters)
 
     def drop_group(self) -> None:
         """Somebody cleared the gradients: what arrived is forgotten."""
@@ -180,3 +197,13 @@ class Recorder:
 
         leaves, spec = tree_flatten(out)
         return tree_unflatten([none(leaf) for leaf in leaves], spec)
+
+
+def _repacking(run: Callable[..., Any], padded: Padded) -> Callable[..., Any]:
+    """The same call with packed sequences inside, and rows of examples outside."""
+
+    def repacked(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        own_args, own_kwargs = padded.packed_again((args, kwargs))
+        return padded.outputs(run(module, *own_args, **own_kwargs))
+
+    return repacked

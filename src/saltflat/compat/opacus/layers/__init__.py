@@ -1,23 +1,6 @@
-"""Layers that Opacus rewrites for its hooks. The engine computes torch's own, so these are torch's own."""
+"""Layers under Opacus's names. Those of Opacus are rewritten for its hooks; here torch's own code computes them."""
 
-from __future__ import annotations
+from saltflat.compat.opacus.layers.dp_multihead_attention import DPMultiheadAttention, SequenceBias
+from saltflat.compat.opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 
-from torch import nn
-
-__all__ = ["DPGRU", "DPLSTM", "DPRNN", "DPMultiheadAttention"]
-
-
-class DPRNN(nn.RNN):
-    """`torch.nn.RNN`."""
-
-
-class DPLSTM(nn.LSTM):
-    """`torch.nn.LSTM`."""
-
-
-class DPGRU(nn.GRU):
-    """`torch.nn.GRU`."""
-
-
-class DPMultiheadAttention(nn.MultiheadAttention):
-    """`torch.nn.MultiheadAttention`."""
+__all__ = ["DPGRU", "DPLSTM", "DPRNN", "DPMultiheadAttention", "SequenceBias"]

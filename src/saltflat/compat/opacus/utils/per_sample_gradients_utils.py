@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from saltflat.compat.opacus.grad_sample import wrap_model
 from saltflat.compat.opacus.utils.module_utils import clone_module, trainable_parameters
+from saltflat.compat.opacus.utils.packed_sequences import is_packed
 
 REDUCTIONS = ("sum", "mean")
 
@@ -26,14 +28,34 @@ class ModelWithLoss(nn.Module):
 
     def forward(self, x: Any) -> Tensor:
         """The loss; a tuple is passed as several arguments."""
-        out = self.wrapped_module(*x) if isinstance(x, tuple) else self.wrapped_module(x)
+        several = isinstance(x, tuple) and not is_packed(x)
+        out = self.wrapped_module(*x) if several else self.wrapped_module(x)
+        if not is_packed(out):
+            return self._loss(out)
+        if self.criterion.reduction == "sum":
+            return self._loss(out.data)
+        return torch.stack([self._loss(row) for row in unpack_packedsequences(out)]).mean()
+
+    def _loss(self, out: Tensor) -> Tensor:
         loss: Tensor = self.criterion(out, torch.zeros_like(out))
         return loss
+
+
+def unpack_packedsequences(X: PackedSequence) -> list[Tensor]:
+    """The sequences in the order in which they are packed, longest first."""
+    padded, lengths = pad_packed_sequence(X, batch_first=True)
+    order = range(len(lengths)) if X.sorted_indices is None else X.sorted_indices.tolist()
+    return [padded[i, : lengths[i]] for i in order]
 
 
 def is_batch_empty(batch: Tensor | Iterable[Tensor]) -> bool:
     """Whether there is no example in it."""
     return (batch if isinstance(batch, Tensor) else next(iter(batch))).numel() == 0
+
+
+def check_torch_version_for_ew_sample() -> bool:
+    """Every version of torch that saltflat takes has expanded weights."""
+    return True
 
 
 def get_grad_sample_modes(use_ew: bool = False) -> list[str]:
@@ -59,6 +81,14 @@ def compute_microbatch_grad_sample(
         for name, p in trainable_parameters(model.wrapped_module):
             found[name].append(torch.zeros_like(p) if p.grad is None else p.grad.detach().clone())
     return {name: torch.stack(grads) for name, grads in found.items()}
+
+
+def compute_microbatch_grad_sample_tensor_or_seq(
+    x: Any, module: nn.Module, batch_first: bool = True, loss_reduction: str = "mean"
+) -> dict[str, Tensor]:
+    """The same for a tensor or a packed sequence, whose examples come longest first."""
+    rows = unpack_packedsequences(x) if is_packed(x) else x
+    return compute_microbatch_grad_sample(rows, module, batch_first, loss_reduction)
 
 
 def compute_opacus_grad_sample(
@@ -88,8 +118,9 @@ def compute_grad_samples_microbatch_and_opacus(
     """Both, to be compared."""
     if is_batch_empty(x):
         raise RuntimeError("x is expected to be non-empty.")
+    rows = unpack_packedsequences(x) if is_packed(x) else x
     return (
-        compute_microbatch_grad_sample(x, module, batch_first, loss_reduction, chunk_method),
+        compute_microbatch_grad_sample(rows, module, batch_first, loss_reduction, chunk_method),
         compute_opacus_grad_sample(x, module, batch_first, loss_reduction, grad_sample_mode),
     )
 

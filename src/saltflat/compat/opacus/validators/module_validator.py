@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
+from saltflat.compat.opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention
 from saltflat.compat.opacus.utils.module_utils import clone_module, has_trainable_params, trainable_modules
 from saltflat.compat.opacus.validators.errors import (
     IllegalModuleConfigurationError,
@@ -28,12 +29,17 @@ logger = logging.getLogger(__name__)
 class ModuleValidator:
     """Checks and fixes models, by Opacus's names.
 
-    Layers that Opacus replaces because its hooks cannot see into them (LSTM, GRU, MultiheadAttention) stay as
-    they are: the engine computes them. What a list of layer types cannot find, a model whose own code mixes
-    examples, is refused at its first training batch.
+    LSTM, GRU and MultiheadAttention are replaced as in Opacus, so that a fixed model has its names and fits its
+    checkpoints. The engine computes them also as they are: `PrivacyEngine` does not insist (see `hindrances`).
+    What a list of layer types cannot find, a model whose own code mixes examples, is refused at its first
+    training batch.
 
-    >>> ModuleValidator.is_valid(nn.BatchNorm2d(4)), ModuleValidator.is_valid(nn.LSTM(3, 4))
+    >>> ModuleValidator.is_valid(nn.BatchNorm2d(4)), ModuleValidator.is_valid(nn.Linear(3, 4))
     (False, True)
+    >>> ModuleValidator.fix(nn.Sequential(nn.LSTM(3, 4)))
+    Sequential(
+      (0): DPLSTM(3, 4)
+    )
     """
 
     VALIDATORS: ClassVar[dict[type[nn.Module], Callable[..., list[UnsupportedModuleError]]]] = {}
@@ -58,6 +64,11 @@ class ModuleValidator:
         if strict and errors:
             raise UnsupportedModuleError(errors)
         return errors
+
+    @classmethod
+    def hindrances(cls, module: nn.Module) -> list[UnsupportedModuleError]:
+        """The faults for which a model cannot be trained: those of `validate` but for what the engine can compute."""
+        return [fault for fault in cls.validate(module) if not isinstance(fault, ReplacedInOpacusError)]
 
     @classmethod
     def is_valid(cls, module: nn.Module) -> bool:
@@ -103,6 +114,10 @@ def _place(name: str, layer: nn.Module) -> str:
     return f"{type(layer).__name__} ({name or 'the model itself'})"
 
 
+class ReplacedInOpacusError(ShouldReplaceModuleError):
+    """A layer that Opacus replaces because its hooks cannot see into it."""
+
+
 def faults(layer: nn.Module, name: str = "") -> list[UnsupportedModuleError]:
     """What is wrong with a layer; the validator of every kind that nobody registered another for."""
     if isinstance(layer, _BatchNorm):
@@ -124,7 +139,38 @@ def faults(layer: nn.Module, name: str = "") -> list[UnsupportedModuleError]:
                 f"{_place(name, layer)} with max_norm rewrites the rows that were looked up, without noise."
             )
         ]
+    if type(layer) in REPLACED_IN_OPACUS:
+        return [
+            ReplacedInOpacusError(
+                f"{_place(name, layer)} is replaced by {REPLACED_IN_OPACUS[type(layer)].__name__} in Opacus. "
+                "ModuleValidator.fix does so; PrivacyEngine takes either."
+            )
+        ]
     return []
+
+
+def fix_recurrent(layer: Any, **_: Any) -> nn.Module:
+    """`DPLSTM` or `DPGRU` with the same weights."""
+    new: Any = REPLACED_IN_OPACUS[type(layer)](
+        layer.input_size, layer.hidden_size, layer.num_layers, layer.bias, layer.batch_first, layer.dropout,
+        layer.bidirectional, layer.proj_size,
+    )  # fmt: skip
+    return _with_state_of(layer, new)
+
+
+def fix_attention(layer: nn.MultiheadAttention, **_: Any) -> nn.Module:
+    """`DPMultiheadAttention` with the same weights."""
+    new = DPMultiheadAttention(
+        layer.embed_dim, layer.num_heads, layer.dropout, layer.in_proj_bias is not None,
+        layer.bias_k is not None, layer.add_zero_attn, layer.kdim, layer.vdim, layer.batch_first,
+    )  # fmt: skip
+    return _with_state_of(layer, new)
+
+
+def _with_state_of(layer: nn.Module, new: nn.Module) -> nn.Module:
+    like = next(layer.parameters())
+    new.to(like.device, like.dtype).load_state_dict(layer.state_dict())
+    return new.train(layer.training)
 
 
 def fix_batch_norm(
@@ -211,6 +257,15 @@ OWN_FIXERS = (fix_batch_norm, fix_instance_norm)
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-ModuleValidator.VALIDATORS.update(dict.fromkeys((*_BATCH_NORMS, *_INSTANCE_NORMS, nn.EmbeddingBag), faults))
+REPLACED_IN_OPACUS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.LSTM: DPLSTM,
+    nn.GRU: DPGRU,
+    nn.MultiheadAttention: DPMultiheadAttention,
+}
+ModuleValidator.VALIDATORS.update(
+    dict.fromkeys((*_BATCH_NORMS, *_INSTANCE_NORMS, nn.EmbeddingBag, *REPLACED_IN_OPACUS), faults)
+)
+ModuleValidator.FIXERS.update(dict.fromkeys((nn.LSTM, nn.GRU), fix_recurrent))
+ModuleValidator.FIXERS[nn.MultiheadAttention] = fix_attention
 ModuleValidator.FIXERS.update(dict.fromkeys(_BATCH_NORMS, fix_batch_norm))
 ModuleValidator.FIXERS.update(dict.fromkeys(_INSTANCE_NORMS, fix_instance_norm))

@@ -1,0 +1,7 @@
+"""The path under which Opacus has this function."""
+
+from saltflat.compat.opacus.grad_sample import layer_rules
+
+compute_embedding_norm_sample = layer_rules.compute_norm_sample
+
+__all__ = ["compute_embedding_norm_sample"]
