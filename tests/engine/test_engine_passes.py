@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.engine import batch, passes
+from saltflat.engine.apart import run_apart
 from saltflat.engine.calls import Acquaintance
 from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.engine.clipping import flat
@@ -200,3 +201,15 @@ def test_memory_is_flat() -> None:
         del found, out
         counts.append(live())
     assert counts[-1] <= counts[3]
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_units_of_their_own_come_back_where_the_model_puts_them(length: int) -> None:
+    """With the batch in the second dimension, a sequence of length one is not taken for the batch."""
+    model = nn.Linear(4, 2)
+    x = torch.randn(length, 5, 4)
+    call = Call.of(model, lambda m, x: (m(x), m(x).sum(0)), (x,), {}, dim=1)
+    assert call is not None
+    sequences, sums = run_apart(call, list(model.parameters()), slice(0, 5)).everything
+    torch.testing.assert_close(sequences, model(x))
+    torch.testing.assert_close(sums, model(x).sum(0))

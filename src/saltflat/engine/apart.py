@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from saltflat.engine.calling import untouched
 from saltflat.engine.one_call import Call, Part, Uses
 from saltflat.engine.uses import DirectUse
 from saltflat.errors import RefusedError
@@ -33,7 +34,8 @@ def run_apart(call: Call, parameters: Sequence[nn.Parameter], rows: slice) -> Pa
             torch.set_rng_state(before)
             singles = _one_by_one(call, parameters, weights, inputs, units)
         leaves, spec = tree_flatten(singles)
-        everything = [_in_place(leaf, call) for leaf in leaves]
+        places = _places(call, inputs, leaves)
+        everything = [_in_place(leaf, place) for leaf, place in zip(leaves, places)]
     outputs = [t for t in everything if isinstance(t, Tensor) and t.requires_grad]
 
     def back(
@@ -103,16 +105,32 @@ def _replaced(model: nn.Module, weights: dict[str, Tensor]) -> Any:
     return _reparametrize_module(model, weights, tie_weights=True)
 
 
-def _in_place(stacked: Any, call: Call) -> Any:
+def _places(call: Call, inputs: dict[int, Tensor], stacked: list[Any]) -> list[int]:
+    """In which dimension of each output the model puts its units, seen from outputs of one unit each."""
+    found = [
+        [dim for dim in dict.fromkeys((0, call.dim)) if leaf.dim() > dim + 1 and leaf.shape[dim + 1] == 1]
+        if isinstance(leaf, Tensor) else [0]
+        for leaf in stacked
+    ]  # fmt: skip
+    for leaf, places in zip(stacked, found):
+        if not places:
+            raise RefusedError(
+                "This model",
+                f"called with one example, an output has the shape {tuple(leaf.shape[1:])}, "
+                "which has no place for the batch.",
+                "Return the outputs row by row, and compute the loss outside the model.",
+            )
+    if all(len(places) == 1 for places in found):
+        return [places[0] for places in found]
+    # A sequence of length one looks like a second batch of one: all units together tell the two apart.
+    with torch.no_grad(), untouched(call.model):
+        together, _ = tree_flatten(call.filled(call.model, inputs))
+    return [
+        next((dim for dim in places if len(places) > 1 and len(leaf) == whole.shape[dim]), places[0])
+        for leaf, whole, places in zip(stacked, together, found)
+    ]
+
+
+def _in_place(stacked: Any, place: int) -> Any:
     """Units x the shape of one unit's output, with its units where the model would have put them."""
-    if not isinstance(stacked, Tensor):
-        return stacked
-    shape = stacked.shape[1:]
-    for dim in dict.fromkeys((0, call.dim)):
-        if len(shape) > dim and shape[dim] == 1:
-            return stacked.squeeze(dim + 1).movedim(0, dim)
-    raise RefusedError(
-        "This model",
-        f"called with one example, an output has the shape {tuple(shape)}, which has no place for the batch.",
-        "Return the outputs row by row, and compute the loss outside the model.",
-    )
+    return stacked.squeeze(place + 1).movedim(0, place) if isinstance(stacked, Tensor) else stacked

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from saltflat.engine.tape import OffTapeError, Tape, gradients_of, writes_in_place
+from saltflat.engine.functions import writes_in_place
+from saltflat.engine.tape import OffTapeError, Tape, gradients_of
 from saltflat.engine.uses import DirectUse
 
 

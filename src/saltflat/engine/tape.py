@@ -30,6 +30,14 @@ from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointError
 
 from saltflat.engine.derived import pulled_back, unexpanded, was_one_row
+from saltflat.engine.functions import (
+    EXPANSIONS,
+    QUESTIONS,
+    embedding_arguments,
+    tensors_in,
+    writes_in_place,
+    written,
+)
 from saltflat.engine.lanes import SharedRowsError
 from saltflat.engine.order import keeps_order, what_goes_in
 from saltflat.engine.uses import DirectUse, LookupUse, OuterUse, RowUse, Use, merged
@@ -168,9 +176,9 @@ class Tape(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _QUESTIONS or (self._backwards and not torch.is_grad_enabled()):
+        if func in QUESTIONS or (self._backwards and not torch.is_grad_enabled()):
             return func(*args, **kwargs)
-        tensors = list(_tensors(*what_goes_in(func, args, kwargs)))
+        tensors = list(tensors_in(*what_goes_in(func, args, kwargs)))
         slots = self.slots
         if self.in_company:
             self._refuse_strangers(tensors)
@@ -186,7 +194,7 @@ class Tape(TorchFunctionMode):
                 out = FASTER[func](self, func, args, kwargs)
             if out is NotImplemented:
                 out = _run(func, args, kwargs)
-            self.mark(_written(func, args, out), in_order)
+            self.mark(written(func, args, out), in_order)
             return out
         if not any(self.holds_rows(t) for t in tensors):
             return self.derive(func, *args, **kwargs)
@@ -203,7 +211,7 @@ class Tape(TorchFunctionMode):
 
     def _meet(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation in which weights meet rows: by its rule, or by the fallback."""
-        tensors = list(_tensors(args, kwargs))
+        tensors = list(tensors_in(args, kwargs))
         if any(getattr(t, "_saltflat_rows", None) is self._marks[1] for t in tensors):
             raise OffTapeError
         # The rules are written for real numbers: a complex gradient is conjugated on the way.
@@ -213,14 +221,14 @@ class Tape(TorchFunctionMode):
             from saltflat.engine.fallback import run_one_operation
 
             out = run_one_operation(self, func, args, kwargs)
-        self.mark(_written(func, args, out))
+        self.mark(written(func, args, out))
         return out
 
     def _in_one_precision(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Rows that autocast made short, in the precision of the weights that they meet."""
         if writes_in_place(func):
             return args, kwargs
-        dtype = next(t.dtype for t in _tensors(args, kwargs) if id(t) in self.slots)
+        dtype = next(t.dtype for t in tensors_in(args, kwargs) if id(t) in self.slots)
 
         def cast(value: Any) -> Any:
             if not self.holds_rows(value) or not value.is_floating_point() or value.dtype == dtype:
@@ -234,14 +242,14 @@ class Tape(TorchFunctionMode):
     def derive(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run an operation on weights alone: its results are weights too."""
         out = func(*args, **kwargs)
-        for t in _written(func, args, out):
+        for t in written(func, args, out):
             if t.requires_grad and id(t) not in self.slots:
                 self.slots[id(t)] = Slot(t, *self._origin(func, args, kwargs))
         return out
 
     def _origin(self, func: Any, args: Any, kwargs: Any) -> tuple[Slot | None, Tensor | None]:
         """Of which weight the result holds rows, and which ones, where that is known."""
-        if func in _EXPANSIONS and args:
+        if func in EXPANSIONS and args:
             return self.slots.get(id(args[0])), None
         if func is not F.embedding:
             return None, None
@@ -372,12 +380,6 @@ def gradients_of(
         ) from error
 
 
-def embedding_arguments(args: Any, kwargs: Any) -> dict[str, Any]:
-    """What `F.embedding` was called with, by name; the layer passes all of it by position."""
-    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-    return dict(zip(names, args)) | kwargs
-
-
 def as_sequence(tape: Tape, tensor: Tensor, features: int) -> Tensor:
     """View rows x ... x features as units x T x features."""
     return tensor.reshape(tape.units, -1, features)
@@ -396,21 +398,6 @@ def bias_use(tape: Tape, grad: Tensor, rule: str = "linear") -> DirectUse:
     return DirectUse(sequence.squeeze(1) if sequence.shape[1] == 1 else sequence.sum(1), rule=rule)
 
 
-_EXPANSIONS = {
-    Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.broadcast_to, Tensor.repeat, Tensor.tile,
-    torch.tile,
-}  # fmt: skip
-
-
-# Their answers hold no rows.
-_QUESTIONS = {
-    Tensor.dim, Tensor.size, Tensor.numel, Tensor.stride, Tensor.__len__, Tensor.is_floating_point, Tensor.is_complex,
-    Tensor.is_contiguous, Tensor.element_size, Tensor.get_device,
-    *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "requires_grad", "ndim", "layout")),
-    *(getattr(Tensor, name).__get__ for name in ("is_leaf", "grad_fn", "output_nr", "is_sparse", "is_cuda")),
-}  # fmt: skip
-
-
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
     try:
         return func(*args, **kwargs)
@@ -419,26 +406,3 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         if func is Tensor.view and not any(isinstance(size, torch.dtype) for size in args[1:]):
             return Tensor.reshape(*args, **kwargs)
         raise
-
-
-def writes_in_place(func: Any) -> bool:
-    """Whether an operation changes its first argument: ``add_``, ``__iadd__``, ``x[i] = y``."""
-    name = getattr(func, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
-
-
-def _written(func: Any, args: Any, out: Any) -> Iterable[Tensor]:
-    """The tensors that hold the result of an operation: what it returns, and what it wrote into."""
-    yield from _tensors((out,), {})
-    if writes_in_place(func) and args and isinstance(args[0], Tensor):
-        yield args[0]
-        if args[0]._base is not None:
-            yield args[0]._base
-
-
-def _tensors(args: Iterable[Any], kwargs: dict[str, Any]) -> Iterable[Tensor]:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, tuple | list):
-            yield from _tensors(value, {})

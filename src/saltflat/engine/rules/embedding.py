@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saltflat.engine.functions import embedding_arguments
 from saltflat.engine.tape import (
     OffTapeError,
     Slot,
     Tape,
     as_sequence,
-    embedding_arguments,
     rule,
     unwatched,
 )
