@@ -161,3 +161,22 @@ def test_a_table_of_ones_own_with_people(run: Inside) -> None:
     found: dict[str, Any] = json.loads(out)
     assert found["unit"] == "person"
     assert math.isfinite(found["epsilon"])
+
+
+def test_features_of_ones_own_images_are_written_nowhere(
+    run: Inside, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Fails when features are kept in the cache whatever they are made of: they tell of the images."""
+    from PIL import Image
+
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    for label in ("cat", "dog"):
+        folder = Path("pets") / label
+        folder.mkdir(parents=True)
+        for i in range(4):
+            Image.new("L", (16, 16), 20 * i + 10 * len(label)).save(folder / f"{i}.png")
+    settings = ("--noise-multiplier", "4", "--delta", "1e-3", "--steps", "2", "--batch-size", "4")
+    code, _, err = run("train", "--data", "pets", "--model", "scatter-linear", *settings, "--out", "here")
+    assert code == 0, err
+    assert not list(cache.rglob("*.safetensors"))

@@ -316,3 +316,19 @@ def test_an_automatic_ascent_switches_off_for_good_and_noise_stays(public: bool)
     assert off[-1]
     assert not off[0]
     assert list(loop.mechanism.ledger.events()) == list(plan.events())
+
+
+def test_sharpness_on_public_rows_is_of_the_loss_that_is_trained() -> None:
+    """Fails when the default loss is measured: here it would be a cross-entropy, which does not double."""
+    plan = plans.sai(rho=0.1, switch="automatic", **COMMON)
+    data = small_data()
+    shown = Examples(data.inputs, data.targets, provenance="public")
+    rises = []
+    for factor in (1.0, 2.0):
+        loop = loop_of(
+            small_net(), data, plan, public=shown, loss_fn=lambda y, t, f=factor: f * cross_entropy(y, t)
+        )
+        upward = {name: torch.ones_like(w) for name, w in loop.weights.items()}
+        rises.append(loop.public_sharpness(plan.phases[0], upward))
+    assert rises[1] == pytest.approx(2 * rises[0])
+    assert rises[0] != 0

@@ -17,6 +17,7 @@ from saltflat.cli.faults import all_faults, renamed
 from saltflat.cli.public_options import PUBLIC_WORDS, public_parts
 from saltflat.cli.ranks import device_here, from_rank_0, leave_to_rank_0, rank_here, same_on_all_ranks
 from saltflat.data import DataSet, load
+from saltflat.data.catalogue import known
 from saltflat.data.files import cache_dir
 from saltflat.errors import InputError, PrivacyWarning, check_count
 from saltflat.models import describe, scattering_features
@@ -84,7 +85,8 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
         features = scattering_features
     else:
         return data
-    cache = cache_dir() / "scattering"
+    # features tell of the images they are made of: those of a user's own images are written nowhere
+    cache = cache_dir() / "scattering" if known(str(options["data"])) else None
 
     def featured(rows: Any) -> Any:
         return None if rows is None else replace(rows, inputs=features(rows.inputs, cache, progress=progress))

@@ -266,9 +266,9 @@ class Loop:
         wanted = isinstance(phase.ascent, PreviousRelease) and phase.ascent.automatic
         if self.public is None or direction is None or not wanted:
             return None
-        here = evaluate(self.model, self.public, self.device)["loss"]
+        here = evaluate(self.model, self.public, self.device, self.loss_fn)["loss"]
         with displaced(self.weights, direction):
-            return evaluate(self.model, self.public, self.device)["loss"] - here
+            return evaluate(self.model, self.public, self.device, self.loss_fn)["loss"] - here
 
     def descend(self, release: dict[str, Tensor], number: int, phase: Phase, clip_norm: float) -> None:
         """Let the optimizer step with the release as if it were a gradient."""
