@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -214,3 +216,36 @@ def test_every_public_name_is_there() -> None:
 
 if __name__ == "__main__":
     print(import_table())
+
+
+def test_what_is_imported_is_declared() -> None:
+    """A package that only comes with another one is gone when that one lets go of it."""
+    declared = _declared_packages() | {"jax", "jax_privacy"}  # timed where somebody installed them
+    own = {"saltflat", *sys.stdlib_module_names}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            else:
+                continue
+            for package in {name.partition(".")[0] for name in names} - own:
+                assert package in declared, (
+                    f"{path.relative_to(ROOT)} imports {package}, which nothing declares"
+                )
+
+
+def _declared_packages() -> set[str]:
+    """Names under which the dependencies and extras of pyproject.toml are imported."""
+    project = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(one for name in extras if name != "dev" for one in extras[name])]
+    imported_as = {
+        "dp-accounting": "dp_accounting",
+        "scikit-learn": "sklearn",
+        "pillow": "PIL",
+        "tomli-w": "tomli_w",
+    }
+    names = {re.match(r"[\w.-]+", line).group() for line in asked}  # type: ignore[union-attr]
+    return {imported_as.get(name, name) for name in names}
