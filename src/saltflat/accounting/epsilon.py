@@ -147,7 +147,7 @@ def rdp_at_orders(
     live = merged(events)
     if not all(event.is_private for event in live):
         return math.inf, float(orders[0])
-    found = _with(rdp.RdpAccountant(orders=list(orders)), live).get_epsilon_and_optimal_order(delta)
+    found = composed_in(rdp.RdpAccountant(orders=list(orders)), live).get_epsilon_and_optimal_order(delta)
     return max(0.0, float(found[0])), float(found[1])
 
 
@@ -198,14 +198,14 @@ def _composed(
     neighbours = dpa.NeighboringRelation
     chosen = neighbours.REPLACE_ONE if relation == "replace-one" else neighbours.ADD_OR_REMOVE_ONE
     if accountant == "rdp":
-        return _with(rdp.RdpAccountant(neighboring_relation=chosen), events)
+        return composed_in(rdp.RdpAccountant(neighboring_relation=chosen), events)
     if accountant != "pld":
         raise InputError("accountant", accountant, "'pld' or 'rdp'")
     step = used_grid(events, grid)
     composed = pld.PLDAccountant(chosen, value_discretization_interval=step)
     for event in events:
         if relation == "replace-one" or event.cap is not None or event.rate == 1:
-            _with(composed, [event])
+            composed_in(composed, [event])
             continue
         try:
             once = sampled_gaussian(event.noise_multiplier, event.rate, step)
@@ -230,11 +230,11 @@ def renyi_divergence(events: Sequence[SampledGaussian], order: float) -> float:
     live = [event for event in events if event.steps > 0]
     if not all(event.is_private for event in live):
         return math.inf
-    found = float(_with(rdp.RdpAccountant(orders=[order]), live)._rdp[0])
+    found = float(composed_in(rdp.RdpAccountant(orders=[order]), live)._rdp[0])
     return found if found == found else math.inf
 
 
-def _with(composed: Any, events: Sequence[SampledGaussian]) -> Any:
+def composed_in(accountant: Any, events: Sequence[SampledGaussian]) -> Any:
     """Compose all events in one of dp-accounting's accountants."""
     import dp_accounting as dpa
 
@@ -243,9 +243,9 @@ def _with(composed: Any, events: Sequence[SampledGaussian]) -> Any:
     logger.setLevel(logging.ERROR)
     try:
         for event in events:
-            composed.compose(event.single(), event.steps)
+            accountant.compose(event.single(), event.steps)
     except (dpa.UnsupportedEventError, NotImplementedError, ValueError) as error:
         raise UnsupportedError(str(error)) from error
     finally:
         logger.setLevel(level)
-    return composed
+    return accountant

@@ -9,14 +9,13 @@ of a grid may differ: their curve is the largest of several.
 from __future__ import annotations
 
 import functools
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from saltflat.accounting.calibrate import LARGEST_SCALE, rounded_up
-from saltflat.accounting.epsilon import check_delta
+from saltflat.accounting.epsilon import UnsupportedError, check_delta, composed_in
 from saltflat.accounting.events import SampledGaussian
 from saltflat.errors import InputError, is_number, nearest
 
@@ -162,23 +161,15 @@ def base_curve(what: Repeated) -> tuple[Any, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _curve(events: tuple[SampledGaussian, ...]) -> tuple[Any, Any]:
-    import dp_accounting as dpa
     from dp_accounting import rdp
 
-    account = rdp.RdpAccountant()
-    # it announces each order at which its series does not converge, and leaves it out: still a bound
-    logger, level = logging.getLogger("absl"), logging.getLogger("absl").level
-    logger.setLevel(logging.ERROR)
     try:
-        for event in events:
-            account.compose(event.single(), event.steps)
-    except (dpa.UnsupportedEventError, NotImplementedError, ValueError) as error:
+        account = composed_in(rdp.RdpAccountant(), events)
+    except UnsupportedError as error:
         raise InputError(
             "sampling", "truncated-poisson", "sampling='poisson'", problem="is not supported by Rényi accounting",
             cure="Selection is accounted by Rényi divergences only.",
         ) from error  # fmt: skip
-    finally:
-        logger.setLevel(level)
     return account.orders, account.rdp
 
 

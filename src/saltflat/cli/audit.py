@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from saltflat.cli.known import complete_method, complete_run_or_file
+from saltflat.cli.known import complete_run_or_file
 from saltflat.cli.run_file import merge_run_file
-from saltflat.cli.run_options import data_options, plan_options
+from saltflat.cli.run_options import data_options, method_option, plan_options
 from saltflat.cli.words import painted_checks
 
 
@@ -27,10 +27,7 @@ The exit code is 0 if nothing was caught, 1 if something was, 2 for bad input.
 )
 @click.argument("run", required=False, type=click.Path(exists=True), shell_complete=complete_run_or_file)
 @data_options
-@click.option(
-    "--method", default="dp-sgd", show_default=True, shell_complete=complete_method,
-    help="As in: saltflat train.",
-)  # fmt: skip
+@method_option
 @plan_options
 @click.option("--quick", is_flag=True, help="Fewer trials: under a minute for a small model on two cores.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

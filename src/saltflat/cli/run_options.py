@@ -95,6 +95,17 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
 
 
+def method_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The method of a command that takes what train takes."""
+    return with_options(
+        command,
+        click.option(
+            "--method", default="dp-sgd", show_default=True, shell_complete=known.complete_method,
+            help="As in: saltflat train.",
+        ),
+    )  # fmt: skip
+
+
 def checkpoint_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """How often a run writes down its whole state."""
     return with_options(

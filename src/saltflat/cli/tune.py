@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from saltflat.cli.known import complete_data, complete_method
+from saltflat.cli.known import complete_data
 from saltflat.cli.run_file import merge_run_file, run_file_argument
-from saltflat.cli.run_options import data_options, free_folder, plan_options, stem_of
+from saltflat.cli.run_options import data_options, free_folder, method_option, plan_options, stem_of
 from saltflat.cli.words import shown_epsilon, stopped, stopped_run
 from saltflat.errors import InputError
 
@@ -28,10 +28,7 @@ Only the best trial is shown. The number of trials, and everything about the oth
 )
 @run_file_argument
 @data_options
-@click.option(
-    "--method", default="dp-sgd", show_default=True, shell_complete=complete_method,
-    help="As in: saltflat train.",
-)  # fmt: skip
+@method_option
 @plan_options
 @click.option(
     "--grid", multiple=True, metavar="SETTING=VALUE,VALUE", help="Values to try; repeat it for more settings."
