@@ -3,6 +3,7 @@
 - ``python`` runs; ``python no-run`` must be Python; ``python patched`` runs on a copy of the code that was patched by
   the page's diffs.
 - ``sh run`` runs; other shell blocks must name commands and options that exist.
+- ``text`` right after a ``python`` block that runs is what that block prints; with ``text varies`` numbers may differ.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "benchmarks" / "speed" / "README.md",
+]
 ALL_PAGES = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
 
 
@@ -33,6 +38,13 @@ class Block:
         if self.language == "python":
             return not self.words
         return self.language == "sh" and self.words == ("run",)
+
+    def is_output_of(self, before: Block) -> bool:
+        """Whether this is what ``before`` prints: nothing but an empty line lies between them."""
+        end = before.line + len(before.text.splitlines()) + 1
+        return (
+            self.language == "text" and before.language == "python" and before.runs and self.line == end + 2
+        )
 
 
 def blocks(page: Path) -> Iterator[Block]:

@@ -156,64 +156,77 @@ def way_of_the_data() -> None:
 
 
 def chapters() -> None:
-    """The folders and who may import whom: from above to below, never sideways."""
-    axes = canvas(11.6, 7.5)
+    """The folders and who imports whom: from above to below, and along a floor only where an arrow is drawn.
+
+    Not every import has an arrow; docs/architecture.md has a table of all of them.
+    """
+    axes = canvas(11.6, 8.7)
+    training, gap = (58, 43.5), 2.4
     floors = [
-        (68.5, PLAN, [("cli", "one file a command", 22), ("compat", "Opacus's loop, over the engine", 28)]),
-        (56.5, PLAN, [
-            ("audit", "attacks", 12), ("bench", "time, memory", 14), ("geometry", "how flat it is", 14),
-            ("estimators", "scikit-learn", 14.5), ("federated", "clients as units", 15.5),
-            ("public", "warm-up, recipe", 15.5), ("report", "one page", 12),
+        (80.5, 47, 13, PLAN, [("cli", "one file a command", 22), ("compat", "Opacus's loop, over the engine", 28)]),
+        (69, 24, 52, PLAN, [("audit", "attacks", 16), ("public", "warm-up, recipe", 16)]),
+        (57, 9.25, gap, PLAN, [
+            ("recipes", "features, model,\nplan", 15.5), ("federated", "clients as units", 15.5),
+            ("bench", "time, memory", 14), ("geometry", "how flat it is", 14),
+            ("estimators", "scikit-learn", 14.5), ("report", "one page", 12),
         ]),
-        (43.5, PLAN, [
+        (43.5, 35, 8, PLAN, [
             ("training", "build, step, fit: puts the parts together", 46), ("synthesis", "images from public ones", 23),
         ]),
-        (31, PUBLIC, [
+        (31, 0.8, gap, PUBLIC, [
             ("engine", "clipped sums", 13.5), ("data", "rows, people", 13.5), ("models", "networks", 13),
-            ("ranks", "processes", 13), ("mechanism", "sampling, noise", 15.5), ("methods", "what is done\nwith releases", 15),
-            ("record", "ledger, accounts,\ncertificate, verify", 16.5),
+            ("ranks", "processes", 13), ("mechanism", "sampling, noise", 15.5),
+            ("methods", "what is done\nwith releases", 15), ("record", "ledger, accounts,\ncertificate, verify", 16.5),
         ]),
-        (17.5, RECORD, [("plans", "methods as plans", 24), ("plan", "pure values, no torch", 24)]),
-        (6, RECORD, [("errors", "what everyone may say", 24), ("accounting", "events, ε, calibration", 24)]),
+        (17.5, 53, 8, RECORD, [("plans", "methods as plans", 24), ("plan", "pure values, no torch", 24)]),
+        (6, 21, 8, RECORD, [
+            ("theory", "the papers' bounds", 24), ("errors", "what everyone may say", 24),
+            ("accounting", "events, ε, calibration", 24),
+        ]),
     ]  # fmt: skip
-    at: dict[str, tuple[float, float]] = {}
-    for y, colour, chapter in floors:
-        gap = 8 if len(chapter) == 2 else 2.4
-        x = (116 - sum(width for _, _, width in chapter) - gap * (len(chapter) - 1)) / 2
-        if y < 20:
-            x += 23
-        if len(chapter) == 2 and 20 < y < 60:  # training in the middle, the other beside it
-            x = 58 - 23
-        if y > 60:  # the command line in the middle
-            x, gap = 58 - 11, 13
+    at: dict[str, float] = {}
+    for y, x, between, colour, chapter in floors:
         for title, note, width in chapter:
             box(axes, (x + width / 2, y), title, note, colour=colour, width=width)
-            at[title] = (x + width / 2, y)
-            x += width + gap
-    for title, _, _ in floors[1][2]:
-        x = at[title][0]
-        if title != "estimators":  # which people call from Python
-            arrow(axes, (58 + (x - 58) * 0.2, 65.2), (x, 59.8))
-        if title != "report":  # which reads run folders, and trains nothing
-            arrow(axes, (x, 53.2), (58 + (x - 58) * 0.42, 46.8))
-    arrow(axes, (at["public"][0] + 3, 53.2), (at["synthesis"][0] - 4, 46.8))
+            at[title] = x + width / 2
+            x += width + between
+
+    elbow(axes, [(47, 80.5), (at["recipes"], 80.5), (at["recipes"], 61.2)], INK)
+    arrow(axes, (50, 77.2), (at["audit"] + 3, 72.3))
+    arrow(axes, (54, 77.2), (at["federated"] + 5, 60.3))
+    arrow(axes, (57, 77.2), (at["bench"], 60.3))
+    arrow(axes, (60, 77.2), (at["geometry"], 60.3))
+    arrow(axes, (63, 77.2), (at["report"] - 4, 60.3))
+    arrow(axes, (67, 77.2), (at["public"] - 3, 72.3))
+
+    arrow(axes, (at["audit"] + 2, 65.7), (at["federated"], 60.3))
+    elbow(axes, [(26, 65.7), (26, 52), (37.5, 46.9)], INK)  # audit to training, between recipes and federated
+    arrow(axes, (at["public"] + 1, 65.7), (at["report"], 60.3))
+    axes.plot((93.5, 93.5), (65.7, 52), color=INK, linewidth=1.5, zorder=1)  # between estimators and report
+    arrow(axes, (93.5, 52), (79.5, 46.9))
+    arrow(axes, (93.5, 52), (at["synthesis"] - 4, 46.9))
+
+    for title in ("federated", "bench", "geometry", "estimators"):
+        arrow(axes, (at[title], 53.7), (training[0] + (at[title] - training[0]) * 0.5, 46.9))
+    for name in ("data", "models"):
+        arrow(axes, (at["recipes"], 52.8), (at[name] - 2, 34.4))
     for name in ("engine", "data", "models", "ranks", "mechanism", "methods", "record"):
-        x = at[name][0]
-        tall = name in ("methods", "record")
-        arrow(axes, (58 + (x - 58) * 0.42, 40.2), (x, 35.4 if tall else 34.4))
+        x, tall = at[name], name in ("methods", "record")
+        arrow(axes, (training[0] + (x - training[0]) * 0.42, 40.2), (x, 35.4 if tall else 34.4))
     for name in ("mechanism", "methods", "record"):
         tall = name != "mechanism"
-        arrow(axes, (at[name][0], 26.7 if tall else 27.7), (at["plan"][0] + (at[name][0] - 96) * 0.12, 20.8))
-    arrow(axes, (at["plans"][0] + 11, 17.5), (at["plan"][0] - 12, 17.5))
-    arrow(axes, (at["plan"][0], 14.2), (at["accounting"][0], 9.3))
-    arrow(axes, (at["accounting"][0] - 12, 6), (at["errors"][0] + 12, 6))
+        arrow(axes, (at[name], 26.7 if tall else 27.7), (at["plan"] + (at[name] - 96) * 0.12, 20.8))
+    arrow(axes, (at["plans"] + 12, 17.5), (at["plan"] - 12, 17.5))
+    arrow(axes, (at["plan"], 14.2), (at["accounting"], 9.3))
+    arrow(axes, (at["accounting"] - 12, 6), (at["errors"] + 12, 6))
+    arrow(axes, (at["theory"] + 12, 6), (at["errors"] - 12, 6))
     for y, words in (
         (43.5, "assembles"),
         (25.6, "siblings: none imports another"),
         (17.5, "what shall happen"),
         (6, "what it costs"),
     ):
-        axes.text(4, y, words, fontsize=9.5, color=GREY, style="italic", va="center")
+        axes.text(2.5, y, words, fontsize=9.5, color=GREY, style="italic", va="center")
 
 
 PICTURES = {"way-of-the-data": way_of_the_data, "chapters": chapters}

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from saltflat.cli.words import STOPPED, painted
 from saltflat.errors import SaltflatError, nearest
 
-# name -> the module that defines `command`; imported when it is asked for, so that --help is quick
+# name -> what --help says of it; the module of that name is imported when it is asked for, so that --help is quick
 COMMANDS = {
     "quickstart": "the whole story on embedded data, in under two minutes on two cores",
     "train": "train one model with one method",
@@ -96,7 +96,7 @@ Examples:
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def app(ctx: click.Context, debug: bool) -> None:
-    """Train PyTorch models on private data: state a budget, get the most accurate model that it buys.
+    """Train PyTorch models on private data: state a budget, get a model trained within it.
 
     Exit codes: 0 done, 1 a check failed, 2 bad input, 130 stopped by Ctrl-C.
     """
