@@ -14,7 +14,7 @@ def text(name: str) -> str:
 
 
 def test_one_version_everywhere() -> None:
-    """Fails when CITATION.cff, or the name of the wheel in the README, has another (tried)."""
+    """Fails when CITATION.cff has another (tried)."""
     version = tomllib.loads(text("pyproject.toml"))["project"]["version"]
     assert saltflat.__version__ == version
     assert re.findall(r"^version: (.+)$", text("CITATION.cff"), flags=re.MULTILINE) == [version]
