@@ -1,8 +1,9 @@
-"""The README's rows on speed are what the measurements say."""
+"""What pages say about speed is what one run measured."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -15,21 +16,38 @@ page = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(page)
 
 
-def test_the_readme_is_up_to_date() -> None:
-    there = page.README.read_text(encoding="utf-8")
-    assert there == page.with_rows(there), "make it again: python benchmarks/speed/page.py"
+@pytest.mark.parametrize("which", page.PAGES, ids=lambda path: path.name)
+def test_pages_are_up_to_date(which: Path) -> None:
+    there = which.read_text(encoding="utf-8")
+    assert there == page.written(which, page.newest()), "make it again: python benchmarks/speed/page.py"
 
 
 def test_every_model_that_was_measured_is_shown() -> None:
     """Fails when a ratio is turned round, or when a model is left out (tried)."""
-    results = page.kept()
-    rows = page.rows(results)
+    results = page.newest()
     for model, engine in results["sections"]["engines"].items():
-        row = next(line for line in rows.splitlines() if line.startswith(f"| `{model}` |"))
+        row = next(line for line in page.rows(results).splitlines() if line.startswith(f"| `{model}` |"))
         assert f"| {engine['ratios']['opacus']['median']:.2f} |" in row
-    assert results["identity"]["machine"]["processor"] in rows
+        row = next(line for line in page.tables(results).splitlines() if line.startswith(f"| {model} |"))
+        assert f"| {engine['ratios']['opacus']['median']:.2f} (" in row
+    assert results["identity"]["machine"]["processor"] in page.rows(results)
 
 
-def test_a_readme_without_marks_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_lacks_a_section_is_not_told_of(tmp_path: Path) -> None:
+    """Numbers of two runs in one table would be compared as if they were of one."""
+    whole = page.newest()
+    (tmp_path / "1.json").write_text(json.dumps(whole), encoding="utf-8")
+    less = whole | {"sections": {"engines": {}}}
+    (tmp_path / "2.json").write_text(json.dumps(less), encoding="utf-8")
+    assert page.newest(tmp_path)["file"] == "1.json"
+    (tmp_path / "1.json").unlink()
+    with pytest.raises(ValueError, match="holds no run over"):
+        page.newest(tmp_path)
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = tmp_path / "README.md"
+    bare.write_text("# saltflat\n", encoding="utf-8")
+    monkeypatch.setitem(page.PAGES, bare, page.rows)
     with pytest.raises(ValueError, match="no marks"):
-        page.with_rows("# saltflat\n")
+        page.written(bare, page.newest())
