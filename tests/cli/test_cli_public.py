@@ -56,7 +56,10 @@ def test_public_rows_of_ones_own_and_who_vouches(run: Inside, tmp_path: Path) ->
         ([*WARM, "--scenario", "warm-syn"], "synthetic is missing"),
         ([*WARM, "--scenario", "extended"], "does not go with dp-sgd"),
         ([*WARM, "--public", "digits"], "is given beside the other"),
-        (["--public", "digits", "--warm-up-epochs", "1", "--method", "dope-sgd"], "holds every row"),
+        (
+            ["--public", "digits", "--warm-up-epochs", "1", "--method", "dope-sgd"],
+            "holds a row of the private",
+        ),
         ([*WARM, "--public-batch", "3"], "a setting of dp-sgd"),
     ],
 )
@@ -65,6 +68,34 @@ def test_bad_input_is_a_sentence(arguments: list[str], words: str, run: Inside) 
     assert code == 2
     assert words in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("option", ["--public", "--synthetic"])
+def test_a_private_row_in_a_file_is_refused(option: str, run: Inside) -> None:
+    """One among many, in warm and in warm-syn."""
+    digits = sf.data.load("digits")
+    rows = np.concatenate([digits.test.inputs.numpy(), digits.train.inputs[3:4].numpy()])
+    np.savez("open.npz", X=rows, y=np.append(digits.test.targets.numpy(), digits.train.targets[3]))
+    code, _, err = run("train", *SHORT, option, "open.npz", "--warm-up-epochs", "1", "--out", "r")
+    assert code == 2
+    assert "holds a row of the private data" in err
+    assert "Traceback" not in err
+    assert not Path("r").exists()
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("features", [False, True])
+def test_copies_inside_a_data_set_are_left_out_and_that_is_said(features: bool, run: Inside) -> None:
+    """Once, and the population is what is left; also where features take the place of images."""
+    digits = sf.data.load("digits").train
+    images = digits.inputs[:200].repeat(2, 1, 1, 1).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    np.savez("twice.npz", X=images.numpy(), y=digits.targets[:200].repeat(2).numpy())
+    arguments = ["--model", "scatter-linear"] if features else []
+    code, _, err = run("train", "--data", "twice.npz", *SHORT[2:], *WARM, *arguments, "--out", "r")
+    assert code == 0, err
+    (said,) = [line for line in err.splitlines() if "warning" in line]
+    assert said.endswith("Copies of public rows are left out of the private side.")
+    assert sf.Plan.load("r/plan.json").sampling.population < 320
 
 
 @pytest.mark.slow

@@ -152,6 +152,39 @@ def test_samples_can_be_given(synthesis: Synthesis, tmp_path: Path) -> None:
         recipe(tmp_path / "two", replace(QUICK, samples=str(tmp_path / "bad.npz")), until="warm-up")
 
 
+@pytest.mark.parametrize("where", ["public", "samples"])
+def test_a_private_row_is_refused(where: str, synthesis: Synthesis, tmp_path: Path) -> None:
+    """Before anything is trained. Fails when such rows are dropped, or samples not compared (as it once was)."""
+    data = sf.data.load("digits", public_fraction=0.2)
+    slipped = data.train.subset(torch.tensor([5]))
+    settings = QUICK
+    if where == "public":
+        inputs = torch.cat([data.public.inputs, slipped.inputs])
+        targets = torch.cat([data.public.targets, slipped.targets])
+        data = replace(data, public=replace(data.public, inputs=inputs, targets=targets))
+    else:
+        np.savez(tmp_path / "s.npz", X=slipped.inputs.numpy(), y=slipped.targets.numpy())
+        settings = replace(QUICK, samples=str(tmp_path / "s.npz"))
+    with pytest.raises(InputError, match="holds a row of the private data"):
+        recipe(tmp_path / "r", settings, data=data, until="warm-up")
+    assert synthesis.calls == []
+    assert not (tmp_path / "r" / "warm-up.safetensors").exists()
+
+
+def test_copies_inside_a_data_set_leave_the_private_side(tmp_path: Path) -> None:
+    """The plan's population is what is left."""
+    digits = sf.data.load("digits").train
+    np.savez(
+        tmp_path / "twice.npz", X=digits.inputs[:200].repeat(2, 1, 1, 1), y=digits.targets[:200].repeat(2)
+    )
+    data = sf.data.load(tmp_path / "twice.npz", classes=10, public_fraction=0.2)
+    settings = replace(QUICK, scenario="warm", method="dp-sgd", plan={"steps": 2, "batch_size": 16})
+    with pytest.warns(sf.PrivacyWarning, match="Copies of public rows are left out"):
+        run = recipe(tmp_path / "r", settings, data=data, until="run", progress=False)
+    assert run is not None
+    assert run.plan.sampling.population < len(data.train)
+
+
 @pytest.mark.parametrize("scenario", ["cold", "warm"])
 def test_scenarios_without_samples_need_no_diffusion(scenario: str, tmp_path: Path) -> None:
     settings = replace(QUICK, scenario=scenario, method="dp-sgd", plan={"steps": 2, "batch_size": 64})

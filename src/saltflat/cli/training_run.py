@@ -18,6 +18,7 @@ from saltflat.cli.public_options import PUBLIC_WORDS, public_parts
 from saltflat.cli.ranks import device_here, from_rank_0, leave_to_rank_0, rank_here, same_on_all_ranks
 from saltflat.data import DataSet, load
 from saltflat.data.files import cache_dir
+from saltflat.data.shared_rows import separated
 from saltflat.errors import InputError, PrivacyWarning, check_count
 from saltflat.models import describe, scattering_features
 from saltflat.models.registry import build_for
@@ -78,6 +79,8 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
         if error.argument != "name":
             raise
         raise renamed(error, "data") from error
+    if data.public is not None:  # before the plan, whose population is what is left
+        data = replace(data, train=separated(data.train, data.public))
     if options.get("recipe"):
         features: Callable[..., Any] = features_for(options.get("recipe_for") or options["data"])
     elif str(options.get("model") or "").startswith("scatter-") and data.train.inputs.shape[-1] >= 16:

@@ -25,7 +25,7 @@ import torch
 
 from saltflat import plans
 from saltflat.data import DataSet, load
-from saltflat.data.shared_rows import apart, rows_hash
+from saltflat.data.shared_rows import refuse_shared_rows, rows_hash, separated
 from saltflat.data.source import Examples
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.models.registry import build_for
@@ -113,7 +113,7 @@ def recipe(
     Returns the run, or None if it was not reached.
 
     Guarantees: those of `fit` for the run; no other stage sees a private row. Samples that were made from rows
-    which are private here are refused.
+    which are private here are refused, and so is a private row among public or synthetic ones.
 
     Reference: *Improving Private Training via In-distribution Public Data Synthesis and Generalization*, with the
     ingredients of De et al. 2022.
@@ -147,7 +147,7 @@ class _Kitchen:
         if data.public is None and self.settings.scenario != "cold":
             raise InputError("data", data.name, "data with a public part", problem="has none")
         self.data, self.public = data, data.public
-        self.private = data.train if self.public is None else apart(data.train, self.public)
+        self.private: Examples = data.train if self.public is None else separated(data.train, self.public)
         # the initial weights are public, and the same again when the recipe goes on
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed or 0)
@@ -210,7 +210,9 @@ class _Kitchen:
             self.synthesise(path, only_model)
             if only_model:
                 return None
-        return read_samples(path, self.private, self.public)
+        samples = read_samples(path, self.private, self.public)
+        refuse_shared_rows(self.private, samples, "synthetic")
+        return samples
 
     def synthesise(self, path: Path, only_model: bool) -> None:
         from saltflat import synthesis
