@@ -37,6 +37,22 @@ def test_the_scenario_follows_from_what_is_given(run: Inside) -> None:
     assert code == 0, out
 
 
+@pytest.mark.parametrize(
+    "method", [[], ["--scenario", "extended", "--method", "dope-sgd", "--public-batch", "8"]]
+)
+def test_four_in_a_hundred_rows_are_public_if_none_are_named(method: list[str], run: Inside) -> None:
+    """That is said, and kept."""
+    words = [*SHORT, "--scenario", "warm", *method, "--warm-up-epochs", "1", "--out", "r"]
+    code, _, err = run("train", *words)
+    assert code == 0, err
+    assert "a share of 0.04 of the training rows is declared public" in err
+    public = sf.data.load("digits", public_fraction=0.04).public
+    entry = json.loads(Path("r/certificate.json").read_text())["public"][0]
+    assert (entry["rows"], entry["declared_by"]) == (len(public), public.declared_by)
+    facts = json.loads(Path("r/run.json").read_text())["facts"]
+    assert facts["options"]["public_fraction"] == 0.04, "what a run that goes on splits by"
+
+
 def test_public_rows_of_ones_own_and_who_vouches(run: Inside, tmp_path: Path) -> None:
     digits = sf.data.load("digits").test
     np.savez("open.npz", X=(digits.inputs * 255).byte().numpy(), y=digits.targets.numpy())
@@ -52,7 +68,7 @@ def test_public_rows_of_ones_own_and_who_vouches(run: Inside, tmp_path: Path) ->
     [
         (["--method", "dope-sgd"], "public data"),
         (["--warm-up", "sam"], "data that is not there"),
-        (["--scenario", "warm"], "public is missing"),
+        (["--scenario", "extended"], "does not go with dp-sgd"),
         ([*WARM, "--scenario", "warm-syn"], "synthetic is missing"),
         ([*WARM, "--scenario", "extended"], "does not go with dp-sgd"),
         ([*WARM, "--public", "digits"], "is given beside the other"),

@@ -50,7 +50,8 @@ def split_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command,
         click.option(
             "--public-fraction", type=float,
-            help="Declare this share of the training rows public, the same number of each class.",
+            help="Declare this share of the training rows public, the same number of each class.  [default: 0.04 where "
+            "a scenario needs public rows and none are named]",
         ),
         click.option("--public-seed", type=int, help="Which rows those are.  [default: 0]"),
     )  # fmt: skip
@@ -71,6 +72,22 @@ def warm_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--warm-up-seed", type=int, help="Of order and augmentations.  [default: 0]"),
     )  # fmt: skip
+
+
+def with_usual_split(options: dict[str, Any], announce: Callable[[str], None] | None) -> dict[str, Any]:
+    """The options, with the usual public fraction where a scenario needs public rows and none are named."""
+    from saltflat.data.public import PUBLIC_FRACTION
+
+    if options.get("scenario") not in ("warm", "extended"):
+        return options
+    if any(options.get(word) is not None for word in ("public", "public_fraction", "synthetic")):
+        return options
+    if announce is not None:
+        announce(
+            f"public rows: none are named, so a share of {PUBLIC_FRACTION:g} of the training rows is declared public "
+            "(--public-fraction), the same number of each class; ε does not cover them"
+        )
+    return options | {"public_fraction": PUBLIC_FRACTION}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import nn
 
 from saltflat import plans
 from saltflat.cli.faults import all_faults, renamed
-from saltflat.cli.public_options import PUBLIC_WORDS, public_parts
+from saltflat.cli.public_options import PUBLIC_WORDS, public_parts, with_usual_split
 from saltflat.cli.ranks import device_here, from_rank_0, leave_to_rank_0, rank_here, same_on_all_ranks
 from saltflat.data import DataSet, load
 from saltflat.data.files import cache_dir
@@ -115,6 +115,8 @@ def train_once(
     progress: bool | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Load, build, plan, fit; returns the run and its summary for JSON."""
+    if data is None:
+        options = with_usual_split(options, announce)
     with same_on_all_ranks(), all_faults(options):
         data = load_data(options) if data is None else data
         if options.get("seed") is not None and 0 <= options["seed"] < 2**62:

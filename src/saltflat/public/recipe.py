@@ -25,6 +25,7 @@ import torch
 
 from saltflat import plans
 from saltflat.data import DataSet, load
+from saltflat.data.public import PUBLIC_FRACTION
 from saltflat.data.shared_rows import refuse_shared_rows, rows_hash, separated
 from saltflat.data.source import Examples
 from saltflat.errors import InputError, PrivacyWarning
@@ -66,7 +67,7 @@ class Recipe:
     delta: float = 1e-5
     scenario: str = "extended"
     method: str = ""
-    public_fraction: float = 0.04
+    public_fraction: float = PUBLIC_FRACTION
     public_seed: int = 0
     plan: Mapping[str, Any] = field(default_factory=dict)
     warm_up: WarmUp = field(default_factory=lambda: WarmUp("sam", augmentations=("crop", "flip", "cutout")))
