@@ -15,8 +15,10 @@ Only the run touches private rows. All other stages may be repeated at no cost.
 from __future__ import annotations
 
 import math
+import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from saltflat.record.atomic import write_whole
 from saltflat.record.canonical import DamagedError, parsed, spelled
 from saltflat.record.packed import packed, unpacked
 from saltflat.training.fit import fit
+from saltflat.training.progress import NotedBar
 from saltflat.training.run import Run
 
 SETTINGS, SAMPLES, WARM_UP, RUN, REPORT = (
@@ -224,21 +227,41 @@ class _Kitchen:
         size = wanted.pop("size", _size_for(self.private))
         if synthesis.SynthesisFolder(folder).exists:
             self.announce("diffusion: going on")
-            synthesis.resume(folder, steps=wanted.get("steps"), device=where)
+            with self.watched("diffusion") as note:
+                synthesis.resume(folder, steps=wanted.get("steps"), device=where, progress=note)
         else:
             self.announce(f"diffusion: a {size} model on {len(self.public):,} public rows")
             source = {
                 "public_fraction": self.settings.public_fraction,
                 "public_seed": self.settings.public_seed,
             }
-            synthesis.train(
-                self.public, synthesis.settings_for(size, **wanted), out=folder, source=source, device=where
-            )
+            settings = synthesis.settings_for(size, **wanted)
+            with self.watched("diffusion") as note:
+                synthesis.train(self.public, settings, out=folder, source=source, device=where, progress=note)
         if not only_model:
             self.announce(f"samples: {self.settings.count:,}")
-            synthesis.sample(
-                folder, path, count=self.settings.count, guidance=self.settings.guidance, device=where
-            )
+            with self.watched("samples") as note:
+                synthesis.sample(
+                    folder, path, count=self.settings.count, guidance=self.settings.guidance, device=where,
+                    progress=note,
+                )  # fmt: skip
+
+    @contextmanager
+    def watched(self, stage: str) -> Iterator[Callable[..., None]]:
+        """What a long stage reports to: a bar on a terminal, elsewhere a line for every tenth."""
+        shown = sys.stderr.isatty() if self.progress is None else self.progress
+        tenths = 0
+        with NotedBar(stage, None, shown) as bar:
+
+            def note(done: int, total: int, loss: float | None = None) -> None:
+                nonlocal tenths
+                words = "" if loss is None else f"loss {loss:.4f}"
+                bar.update(completed=done, total=total, note=words)
+                if not shown and done * 10 // total > tenths:
+                    tenths = done * 10 // total
+                    self.announce(f"{stage}: {done:,} of {total:,}{words and f', {words}'}")
+
+            yield note
 
     def warmed_up(self, synthetic: Examples | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The weights after the warm-up, and what it saw; as they are in ``cold``."""
