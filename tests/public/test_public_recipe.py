@@ -130,6 +130,31 @@ def test_long_stages_say_how_far_they_are(
     assert said[4:] == [said[4], "samples: 40"], "one or the other"
 
 
+def test_a_warm_up_that_was_cut_off_goes_on_to_the_bit(tmp_path: Path) -> None:
+    """Fails when it begins again from the first epoch (as it once did)."""
+    settings = replace(
+        QUICK, scenario="warm", method="dp-sgd", warm_up=WarmUp("sam", epochs=3), plan={"steps": 2}
+    )
+
+    def stop(text: str) -> None:
+        if text.startswith("warm-up: epoch 2"):
+            raise KeyboardInterrupt
+
+    said: list[str] = []
+    recipe(tmp_path / "whole", settings, until="warm-up")
+    with pytest.raises(KeyboardInterrupt):
+        recipe(tmp_path / "cut", settings, until="warm-up", announce=stop)
+    assert (tmp_path / "cut" / "warm-up-state.safetensors").exists()
+    recipe(tmp_path / "cut", settings, until="warm-up", announce=said.append)
+    assert [text[:18] for text in said] == ["warm-up: going on ", "warm-up: epoch 3 o"]
+    (ours, facts), (whole, expected) = (
+        unpacked((tmp_path / name / "warm-up.safetensors").read_bytes()) for name in ("cut", "whole")
+    )
+    assert facts["losses"] == expected["losses"]
+    assert all(torch.equal(ours[name], whole[name]) for name in whole)
+    assert not (tmp_path / "cut" / "warm-up-state.safetensors").exists()
+
+
 def test_a_private_training_that_was_cut_off_goes_on(
     synthesis: Synthesis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

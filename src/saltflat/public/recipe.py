@@ -6,6 +6,7 @@
 | diffusion | `diffusion/`: a model of the public rows, by `saltflat.synthesis` |
 | samples | `samples.npz` |
 | warm-up | `warm-up.safetensors`: the weights, the losses and the public data that was seen |
+| | `warm-up-state.safetensors`: after each epoch, until it is done |
 | run | `run/`: the private training, an ordinary run folder |
 | report | `report.html`, by `saltflat.report` |
 
@@ -43,8 +44,8 @@ from saltflat.training.fit import fit
 from saltflat.training.progress import NotedBar
 from saltflat.training.run import Run
 
-SETTINGS, SAMPLES, WARM_UP, RUN, REPORT = (
-    "recipe.json", "samples.npz", "warm-up.safetensors", "run", "report.html",
+SETTINGS, SAMPLES, WARM_UP, WARM_UP_STATE, RUN, REPORT = (
+    "recipe.json", "samples.npz", "warm-up.safetensors", "warm-up-state.safetensors", "run", "report.html",
 )  # fmt: skip
 STAGES = ("diffusion", "samples", "warm-up", "run", "report")
 FORMAT = 1
@@ -272,9 +273,13 @@ class _Kitchen:
         if path.exists():
             tensors, facts = unpacked(path.read_bytes(), str(path))
             return tensors, facts["public"]
-        self.announce(f"warm-up: {self.settings.warm_up.optimizer} on {sum(map(len, shown)):,} public rows")
+        state = self.out / WARM_UP_STATE
+        self.announce(
+            f"warm-up: {'going on with ' if state.exists() else ''}{self.settings.warm_up.optimizer} "
+            f"on {sum(map(len, shown)):,} public rows"
+        )
         done = warm_up(
-            self.model, *shown, settings=self.settings.warm_up, device=self.device,
+            self.model, *shown, settings=self.settings.warm_up, device=self.device, keep=state,
             watch=lambda epoch, epochs, loss: self.announce(f"warm-up: epoch {epoch} of {epochs}, loss {loss:.4f}"),
         )  # fmt: skip
         if not math.isfinite(done.losses[-1]):
@@ -285,6 +290,7 @@ class _Kitchen:
         facts = {"losses": list(done.losses), "seconds": round(done.seconds, 3), "public": list(done.public)}
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         write_whole(path, bytes(packed(tensors, facts)))
+        state.unlink(missing_ok=True)
         return tensors, list(done.public)
 
     def trained(self, synthetic: Examples | None, listed: list[dict[str, Any]]) -> Run:
