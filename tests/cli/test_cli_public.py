@@ -63,6 +63,59 @@ def test_public_rows_of_ones_own_and_who_vouches(run: Inside, tmp_path: Path) ->
     assert "on the word of the clinics" in Path("r/certificate.html").read_text(encoding="utf-8")
 
 
+def image_folders(root: str, count: int, seed: int) -> None:
+    """A folder of images for each of two classes."""
+    from PIL import Image
+
+    draw = np.random.default_rng(seed)
+    for name in ("healthy", "ill"):
+        (Path(root) / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = draw.integers(0, 255, (8, 8)).astype(np.uint8)
+            Image.fromarray(pixels).save(f"{root}/{name}/{number}.png")
+
+
+@pytest.mark.parametrize("command", ["train", "recipe"])
+def test_a_public_folder_of_ones_own(command: str, run: Inside) -> None:
+    """Its classes are those of the private folders, by name. Fails when they are taken for numbers (as they were)."""
+    image_folders("scans", 60, seed=0)
+    image_folders("open", 10, seed=1)
+    words = [command, "--data", "scans", "--model", "mlp", "--scenario", "warm", "--epsilon", "3", "--delta", "1e-3",
+             "--batch-size", "20", "--steps", "2", "--warm-up-epochs", "1"]  # fmt: skip
+    own = ["--public", "open", "--public-by", "the clinics", "--out", "r"]
+    code, _, err = run(*words, *own)
+    assert code == 0, err
+    folder = Path("r/run" if command == "recipe" else "r")
+    (entry,) = json.loads((folder / "certificate.json").read_text())["public"]
+    assert (entry["declared_by"], entry["rows"], entry["name"]) == ("the clinics", 20, "open")
+    code, _, err = run(*words, *own, "--public-fraction", "0.1")
+    assert code == 2
+    assert "not both" in err
+    code, _, err = run(*words, "--public", "nowhere", "--out", "s")
+    assert code == 2
+    assert "public='nowhere' is neither known nor there" in err
+    Path("scans/ill/3.png").rename("open/healthy/private.png")
+    Path("scans/ill/3.png").write_bytes(Path("open/healthy/private.png").read_bytes())
+    code, _, err = run(*words, "--public", "open", "--public-by", "the clinics", "--out", "t")
+    assert code == 2
+    assert "public='open' holds a row of the private data" in err
+
+
+def test_classes_of_public_rows_may_be_numbers(run: Inside) -> None:
+    """In a file of arrays; a class that the private data does not have is refused by its own name."""
+    image_folders("scans", 40, seed=0)
+    pixels = np.random.default_rng(1).integers(0, 255, (20, 8, 8)).astype(np.uint8)
+    words = ["train", "--data", "scans", "--model", "mlp", "--epsilon", "3", "--delta", "1e-3", "--batch-size", "20",
+             "--steps", "2", "--warm-up-epochs", "1", "--public", "open.npz"]  # fmt: skip
+    np.savez("open.npz", X=pixels, y=np.arange(20) % 2)
+    code, _, err = run(*words, "--out", "r")
+    assert code == 0, err
+    np.savez("open.npz", X=pixels, y=np.arange(20) % 3)
+    code, _, err = run(*words, "--out", "s")
+    assert code == 2
+    assert "healthy" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

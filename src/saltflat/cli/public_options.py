@@ -33,8 +33,7 @@ def public_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="What public data is used for.  [default: from what is given]",
         ),
         split_options,
-        click.option("--public", metavar="NAME|PATH", help="Public data of your own: a data set, a folder or a file."),
-        click.option("--public-by", metavar="WHO", help="On whose word it is public; the certificate says so."),
+        own_options,
         click.option(
             "--synthetic", type=click.Path(dir_okay=False), metavar="FILE.npz",
             help="Samples made from public data: see saltflat synthesize.",
@@ -54,6 +53,15 @@ def split_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "a scenario needs public rows and none are named]",
         ),
         click.option("--public-seed", type=int, help="Which rows those are.  [default: 0]"),
+    )  # fmt: skip
+
+
+def own_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Public rows of the user's own."""
+    return with_options(
+        command,
+        click.option("--public", metavar="NAME|PATH", help="Public data of your own: a data set, a folder or a file."),
+        click.option("--public-by", metavar="WHO", help="On whose word it is public; the certificate says so."),
     )  # fmt: skip
 
 
@@ -110,7 +118,7 @@ def public_parts(options: dict[str, Any], data: DataSet, needs_public: bool) -> 
                     cure="Name it: --public-fraction 0.04, --public PATH or --synthetic FILE.npz.",
                 )  # fmt: skip
         return None
-    from saltflat.public import read_samples
+    from saltflat.public import read_public, read_samples
 
     public = data.public
     if options.get("public") is not None:
@@ -121,7 +129,13 @@ def public_parts(options: dict[str, Any], data: DataSet, needs_public: bool) -> 
                 "--public or --public-fraction, not both",
                 problem="is given beside the other",
             )
-        public = _own(options, data)
+        public = read_public(
+            options["public"],
+            data,
+            by=options.get("public_by"),
+            data_dir=options.get("data_dir"),
+            label=options.get("label"),
+        )
     if public is not None and options.get("public_by"):
         public = replace(public, declared_by=options["public_by"])
     synthetic = None
@@ -130,22 +144,6 @@ def public_parts(options: dict[str, Any], data: DataSet, needs_public: bool) -> 
     return PublicParts(
         _scenario(options, synthetic, needs_public), public, synthetic, warm_up_settings(options)
     )
-
-
-def _own(options: dict[str, Any], data: DataSet) -> Examples:
-    from saltflat.data import load, names
-
-    name = options["public"]
-    given: dict[str, Any] = (
-        {} if name in names() else {"classes": data.num_classes, "label": options.get("label")}
-    )
-    rows = load(name, data_dir=options.get("data_dir"), provenance="public", **given).train
-    if rows.inputs.shape[1:] != data.train.inputs.shape[1:]:
-        raise InputError(
-            "public", name, f"rows of shape {tuple(data.train.inputs.shape[1:])}, as those of {data.name}",
-            problem=f"holds rows of shape {tuple(rows.inputs.shape[1:])}",
-        )  # fmt: skip
-    return replace(rows, declared_by=options.get("public_by") or "whoever gave --public", groups=None)
 
 
 def _scenario(options: dict[str, Any], synthetic: Any, needs_public: bool) -> str:

@@ -20,7 +20,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from saltflat.data.source import Examples
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.models.registry import build_for
 from saltflat.plan import Ema, Multiplicity, Plan
+from saltflat.public.own_rows import read_public
 from saltflat.public.samples import read_samples
 from saltflat.public.scenarios import check_scenario, seen_data, shown_data
 from saltflat.public.warm_up import WarmUp, warm_up
@@ -59,7 +60,8 @@ class Recipe:
 
     ``plan`` holds arguments of the method (`saltflat.plans`): what is not said there comes from the paper for
     wrn-16-4 at its budgets, and otherwise from its proportions. ``synthesis`` holds settings of the diffusion
-    model: ``size``, ``steps``, ``batch_size``. ``samples`` is a file to use instead of making one.
+    model: ``size``, ``steps``, ``batch_size``. ``samples`` is a file to use instead of making one. ``public`` names
+    public data of your own, on the word of ``public_by``: then nothing is split off.
 
     >>> Recipe(epsilon=2.0).method, Recipe(scenario="warm").method
     ('weight-multiplicity', 'dp-sgd')
@@ -73,6 +75,8 @@ class Recipe:
     method: str = ""
     public_fraction: float = PUBLIC_FRACTION
     public_seed: int = 0
+    public: str | None = None
+    public_by: str | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
     warm_up: WarmUp = field(default_factory=lambda: WarmUp("sam", augmentations=("crop", "flip", "cutout")))
     synthesis: Mapping[str, Any] = field(default_factory=dict)
@@ -232,10 +236,11 @@ class _Kitchen:
                 synthesis.resume(folder, steps=wanted.get("steps"), device=where, progress=note)
         else:
             self.announce(f"diffusion: a {size} model on {len(self.public):,} public rows")
-            source = {
-                "public_fraction": self.settings.public_fraction,
-                "public_seed": self.settings.public_seed,
-            }
+            source: dict[str, Any] = {"data": self.settings.public}
+            if self.settings.public is None:
+                source = {
+                    "public_fraction": self.settings.public_fraction, "public_seed": self.settings.public_seed,
+                }  # fmt: skip
             settings = synthesis.settings_for(size, **wanted)
             with self.watched("diffusion") as note:
                 synthesis.train(self.public, settings, out=folder, source=source, device=where, progress=note)
@@ -338,8 +343,18 @@ def planned(settings: Recipe, population: int) -> Plan:
 
 
 def _split(settings: Recipe, data_dir: str | Path | None) -> DataSet:
+    if settings.public_by is not None and settings.public is None:
+        raise InputError(
+            "public_by", settings.public_by, "public data beside it", problem="vouches for data that is not there",
+            cure="Name it: public=, or --public PATH.",
+        )  # fmt: skip
     if settings.scenario == "cold":
         return load(settings.data, data_dir=data_dir)
+    if settings.public is not None:
+        data = load(settings.data, data_dir=data_dir)
+        return replace(
+            data, public=read_public(settings.public, data, by=settings.public_by, data_dir=data_dir)
+        )
     return load(
         settings.data,
         data_dir=data_dir,
