@@ -1,6 +1,6 @@
 """What few public points do to samples made from them: the spiral of the public-data paper, with its picture.
 
-Run it with more steps for the picture of the documentation: python examples/spiral.py 10000
+Run it with more steps for the picture of the documentation: python examples/spiral.py 8000
 """
 
 import sys

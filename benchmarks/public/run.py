@@ -9,8 +9,9 @@ one that is there is not made again. Cheapest tasks come first; all of them take
 come from ``saltflat synthesize`` with the public split of this benchmark (4 % of MNIST or Fashion-MNIST, 20 % of
 digits, public seed 0); without them the rows that need samples are left out, and said so.
 
-Settings are the paper's where it has them, and otherwise the same for all rows: nothing was searched for here. Noise
-is drawn afresh in every run; a number in a task's name fixes initial weights and warm-up.
+Settings are the paper's where it has them, and nothing was searched for here. They are not the same for all rows:
+`row_task` and `Bench.warmed` say which differ, and so does the page. Noise is drawn afresh in every run; a number in
+a task's name fixes initial weights and warm-up. Public split, diffusion model and samples are the same in all runs.
 """
 
 from __future__ import annotations
@@ -300,16 +301,15 @@ def table() -> None:
     curved = [f for f in found if f["task"].startswith("geometry-")]
     if curved:
         print(
-            "\nAfter the warm-up (Table 4 of the paper), mean over seeds; private rows: not covered by any ε:\n"
+            "\nAfter the warm-up (Table 4 of the paper), mean ± deviation over seeds; private rows: not covered "
+            "by any ε:\n"
         )
-        print("| data | optimizer | rows | λ_max | λ_max/λ_5 | trace |\n|---|---|---|---|---|---|")
+        print("| data | optimizer | rows | λ_max | λ_max/λ_5 | trace | runs |\n|---|---|---|---|---|---|---|")
         for name, which, optimizer in itertools.product(SETTINGS, ("samples", "private"), ("sgd", "sam")):
             some = [f[which] for f in curved if f["data"] == name and f["optimizer"] == optimizer]
             if some:
-                means = [statistics.fmean(f[key] for f in some) for key in ("lambda_max", "ratio", "trace")]
-                print(
-                    f"| {name} | {optimizer} | {which} | {means[0]:.3g} | {means[1]:.3g} | {means[2]:.4g} |"
-                )
+                cells = [_mean([f[key] for f in some], unit=1) for key in ("lambda_max", "ratio", "trace")]
+                print(f"| {name} | {optimizer} | {which} | {' | '.join(cells)} | {len(some)} |")
     for f in found:
         if f["task"].startswith("timing-"):
             low, high = f["ratio_quartiles"]
@@ -319,11 +319,12 @@ def table() -> None:
             )
 
 
-def _mean(values: list[float]) -> str:
+def _mean(values: list[float], unit: float = 100) -> str:
+    """Mean ± deviation: of shares in %, or of numbers as they are with ``unit`` 1."""
     if not values:
         return "–"
-    spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * statistics.fmean(values):.1f}{spread}"
+    spread = f" ± {unit * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{unit * statistics.fmean(values):.1f}{spread}"
 
 
 if __name__ == "__main__":

@@ -29,9 +29,12 @@ SMALL = (
 """Options of a run that takes a second."""
 
 
-def write_table(name: str, rows: int = 120) -> None:
-    """A table of visits: two numbers, an outcome that follows from the first, and whose visit it was."""
-    lines = [f"{i % 7},{(i * 3) % 5},{'yes' if i % 7 > 3 else 'no'},{i % 30}" for i in range(rows)]
+def write_table(name: str, rows: int = 120, weight: float = 0) -> None:
+    """A table of visits: two numbers, an outcome that follows from the first, and whose visit it was.
+
+    Tables with another least ``weight`` share no row.
+    """
+    lines = [f"{i % 7},{weight + (i * 3) % 5},{'yes' if i % 7 > 3 else 'no'},{i % 30}" for i in range(rows)]
     Path(name).write_text("\n".join(["height,weight,outcome,patient", *lines, ""]), encoding="utf-8")
 
 

@@ -32,12 +32,17 @@ def test_tune_answers_in_json_and_in_words(run: Inside) -> None:
 
 
 def test_tune_on_a_proxy(run: Inside) -> None:
-    for name in ("secret.csv", "public.csv"):
-        write_table(name)
-    code, out, err = run(
-        "tune", "--data", "secret.csv", "--proxy", "public.csv", "--label", "outcome", "--epsilon", "3",
-        "--delta", "1e-3", "--batch-size", "20", "--steps", "3", "--grid", "learning_rate=0.1,1", "--json",
+    write_table("secret.csv")
+    write_table("public.csv", weight=0.5)
+    write_table("copy.csv")
+    words = (
+        "tune", "--data", "secret.csv", "--label", "outcome", "--epsilon", "3", "--delta", "1e-3",
+        "--batch-size", "20", "--steps", "3", "--grid", "learning_rate=0.1,1", "--json",
     )  # fmt: skip
+    code, _, err = run(*words, "--proxy", "copy.csv")
+    assert code == 2
+    assert "proxy='copy.csv' holds a row of the private data" in err
+    code, out, err = run(*words, "--proxy", "public.csv")
     assert code == 0, err
     found = json.loads(out)
     assert (found["tuned_on"], len(found["scores"])) == ("public.csv", 2)

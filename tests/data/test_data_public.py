@@ -53,6 +53,13 @@ def test_the_rows_never_change() -> None:
     assert public_split([0, 1] * 10, 0.2, seed=0)[0].tolist() == [0, 3, 14, 19]
 
 
+def test_four_in_a_hundred_are_public_by_default() -> None:
+    whole = load("digits").train
+    expected = public_split(whole.targets, 0.04, 0)[0]
+    assert np.array_equal(public_split(whole.targets)[0], expected)
+    assert np.array_equal(public_part(whole)[1], expected)
+
+
 def test_refusals() -> None:
     for labels, fraction in (
         ([0, 1], 1.5),

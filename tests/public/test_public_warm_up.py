@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from saltflat.errors import InputError
 from saltflat.methods.augmentation import auto, cutmix
 from saltflat.methods.multiplicity import AUGMENTATIONS
 from saltflat.public import WarmUp, declared, joined, warm_up
+from saltflat.record.canonical import DamagedError
 
 SETTINGS: dict[str, Any] = {
     "epochs": 3,
@@ -206,3 +208,66 @@ def test_joined_rows_keep_the_strictest_kind() -> None:
     assert both.declared_by == "the tests; a model"
     with pytest.raises(InputError, match="one shape"):
         joined(small_public(), Examples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long), "public"))
+
+
+# --- cut off, and taken up again --------------------------------------------------------------------------
+
+
+def net_with_dropout() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Linear(6, 3)).double()
+
+
+def stopping_after(last: int) -> Any:
+    def watch(epoch: int, *_: Any) -> None:
+        if epoch == last:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sam"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_one_that_was_cut_off_ends_in_the_same_weights(
+    optimizer: Any, momentum: float, tmp_path: Path
+) -> None:
+    """Twice, to the bit, with buffers and dropout. Fails when momentum, order or dropout begin anew (tried)."""
+    settings = WarmUp(optimizer, **SETTINGS | {"epochs": 5, "momentum": momentum})
+    whole, parts, state = net_with_dropout(), net_with_dropout(), tmp_path / "state.safetensors"
+    expected = warm_up(whole, small_public(), settings=settings)
+    for last in (1, 3):
+        with pytest.raises(KeyboardInterrupt):
+            warm_up(parts, small_public(), settings=settings, keep=state, watch=stopping_after(last))
+        with torch.no_grad():
+            for weight in parts.parameters():
+                weight.fill_(7.0)  # only the file counts
+        torch.rand(11)
+    seen: list[int] = []
+    done = warm_up(
+        parts, small_public(), settings=settings, keep=state, watch=lambda epoch, *_: seen.append(epoch)
+    )
+    assert seen == [4, 5]
+    assert done.losses == expected.losses
+    for name, value in whole.state_dict().items():
+        assert torch.equal(parts.state_dict()[name], value), name
+    again = warm_up(net_with_dropout(), small_public(), settings=settings, keep=state)
+    assert again.losses == expected.losses, "a finished one is given back"
+
+
+def test_the_state_of_another_warm_up_is_refused(tmp_path: Path) -> None:
+    """Other settings, other rows, another model, a changed byte. What is there stays as it is."""
+    settings, state = WarmUp(**SETTINGS), tmp_path / "state.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        warm_up(small_net(), small_public(), settings=settings, keep=state, watch=stopping_after(1))
+    before = state.read_bytes()
+    with pytest.raises(InputError, match="holds another one"):
+        warm_up(small_net(), small_public(), settings=replace(settings, learning_rate=0.1), keep=state)
+    with pytest.raises(InputError, match="holds another one"):
+        warm_up(small_net(), small_public(23), settings=settings, keep=state)
+    with pytest.raises(DamagedError, match="Delete it"):
+        warm_up(net_with_dropout(), small_public(), settings=settings, keep=state)
+    assert state.read_bytes() == before
+    for place in (0, len(before) // 2, len(before) - 1):
+        state.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
+        with pytest.raises(DamagedError, match="Delete it"):
+            warm_up(small_net(), small_public(), settings=settings, keep=state)

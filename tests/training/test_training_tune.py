@@ -164,6 +164,16 @@ def test_a_proxy_costs_nothing_and_shows_everything() -> None:
         tuned(proxy=small_data(100))
 
 
+@pytest.mark.parametrize("argument", ["validation", "proxy"])
+def test_a_private_row_among_public_ones_is_refused(argument: str) -> None:
+    """Its score would be exact."""
+    rows = small_data(60, seed=9)
+    slipped = torch.cat([rows.inputs[:-1], small_data(200).inputs[5:6]])
+    public = Examples(slipped, rows.targets, "public", "made up", 3)
+    with pytest.raises(InputError, match=f"{argument}='made up' holds a row of the private data"):
+        tuned(**{argument: public})
+
+
 def test_the_law_may_give_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "draw_repetitions", lambda *_: 0)
     with pytest.raises(NothingSelectedError, match="The budget of this tuning is spent"):

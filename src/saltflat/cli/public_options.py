@@ -33,8 +33,7 @@ def public_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="What public data is used for.  [default: from what is given]",
         ),
         split_options,
-        click.option("--public", metavar="NAME|PATH", help="Public data of your own: a data set, a folder or a file."),
-        click.option("--public-by", metavar="WHO", help="On whose word it is public; the certificate says so."),
+        own_options,
         click.option(
             "--synthetic", type=click.Path(dir_okay=False), metavar="FILE.npz",
             help="Samples made from public data: see saltflat synthesize.",
@@ -50,9 +49,19 @@ def split_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command,
         click.option(
             "--public-fraction", type=float,
-            help="Declare this share of the training rows public, the same number of each class.",
+            help="Declare this share of the training rows public, the same number of each class.  [default: 0.04 where "
+            "a scenario needs public rows and none are named]",
         ),
         click.option("--public-seed", type=int, help="Which rows those are.  [default: 0]"),
+    )  # fmt: skip
+
+
+def own_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Public rows of the user's own."""
+    return with_options(
+        command,
+        click.option("--public", metavar="NAME|PATH", help="Public data of your own: a data set, a folder or a file."),
+        click.option("--public-by", metavar="WHO", help="On whose word it is public; the certificate says so."),
     )  # fmt: skip
 
 
@@ -71,6 +80,22 @@ def warm_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--warm-up-seed", type=int, help="Of order and augmentations.  [default: 0]"),
     )  # fmt: skip
+
+
+def with_usual_split(options: dict[str, Any], announce: Callable[[str], None] | None) -> dict[str, Any]:
+    """The options, with the usual public fraction where a scenario needs public rows and none are named."""
+    from saltflat.data.public import PUBLIC_FRACTION
+
+    if options.get("scenario") not in ("warm", "extended"):
+        return options
+    if any(options.get(word) is not None for word in ("public", "public_fraction", "synthetic")):
+        return options
+    if announce is not None:
+        announce(
+            f"public rows: none are named, so a share of {PUBLIC_FRACTION:g} of the training rows is declared public "
+            "(--public-fraction), the same number of each class; ε does not cover them"
+        )
+    return options | {"public_fraction": PUBLIC_FRACTION}
 
 
 @dataclass(frozen=True)
@@ -93,7 +118,7 @@ def public_parts(options: dict[str, Any], data: DataSet, needs_public: bool) -> 
                     cure="Name it: --public-fraction 0.04, --public PATH or --synthetic FILE.npz.",
                 )  # fmt: skip
         return None
-    from saltflat.public import read_samples
+    from saltflat.public import read_public, read_samples
 
     public = data.public
     if options.get("public") is not None:
@@ -104,7 +129,13 @@ def public_parts(options: dict[str, Any], data: DataSet, needs_public: bool) -> 
                 "--public or --public-fraction, not both",
                 problem="is given beside the other",
             )
-        public = _own(options, data)
+        public = read_public(
+            options["public"],
+            data,
+            by=options.get("public_by"),
+            data_dir=options.get("data_dir"),
+            label=options.get("label"),
+        )
     if public is not None and options.get("public_by"):
         public = replace(public, declared_by=options["public_by"])
     synthetic = None
@@ -113,22 +144,6 @@ def public_parts(options: dict[str, Any], data: DataSet, needs_public: bool) -> 
     return PublicParts(
         _scenario(options, synthetic, needs_public), public, synthetic, warm_up_settings(options)
     )
-
-
-def _own(options: dict[str, Any], data: DataSet) -> Examples:
-    from saltflat.data import load, names
-
-    name = options["public"]
-    given: dict[str, Any] = (
-        {} if name in names() else {"classes": data.num_classes, "label": options.get("label")}
-    )
-    rows = load(name, data_dir=options.get("data_dir"), provenance="public", **given).train
-    if rows.inputs.shape[1:] != data.train.inputs.shape[1:]:
-        raise InputError(
-            "public", name, f"rows of shape {tuple(data.train.inputs.shape[1:])}, as those of {data.name}",
-            problem=f"holds rows of shape {tuple(rows.inputs.shape[1:])}",
-        )  # fmt: skip
-    return replace(rows, declared_by=options.get("public_by") or "whoever gave --public", groups=None)
 
 
 def _scenario(options: dict[str, Any], synthetic: Any, needs_public: bool) -> str:

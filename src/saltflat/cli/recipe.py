@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from saltflat.cli.public_options import split_options, warm_up_options, warm_up_settings
+from saltflat.cli.public_options import own_options, split_options, warm_up_options, warm_up_settings
 from saltflat.cli.run_options import free_folder, stem_of
 from saltflat.cli.words import say_accuracy, shown_epsilon
+from saltflat.errors import InputError
 
 PLAN_OPTIONS = (
     "batch_size", "epochs", "steps", "clip_norm", "learning_rate", "rho", "public_batch", "population",
@@ -22,6 +23,7 @@ Examples:
   saltflat recipe --data cifar10 --epsilon 2 --out runs/cifar-recipe
   saltflat recipe --data fashion-mnist --model dpnas-fmnist --size small --count 10000 --epsilon 2
   saltflat recipe --data mnist --model dpnas-mnist --samples samples.npz --epsilon 1 --views 4
+  saltflat recipe --data scans/ --model gn-resnet10 --public open-scans/ --public-by "the clinics that publish them"
   saltflat recipe --data digits --model mlp --scenario warm --public-fraction 0.2 --delta 1e-4
 
 Given again with the same --out, it goes on where it was cut off.
@@ -40,6 +42,7 @@ Given again with the same --out, it goes on where it was cut off.
 )  # fmt: skip
 @click.option("--method", help="The private method.  [default: weight-multiplicity if extended, else dp-sgd]")
 @split_options
+@own_options
 @click.option("--population", type=int, help="Declared number of private rows.  [default: from the data]")
 @click.option("--batch-size", type=int, help="Expected batch size.  [default: as in the paper]")
 @click.option("--epochs", type=float, help="Passes over the population.  [default: as in the paper]")
@@ -72,8 +75,9 @@ Given again with the same --out, it goes on where it was cut off.
 def command(**options: Any) -> None:
     """Train privately with all that public data can give, stage by stage.
 
-    A class-balanced public split (4 %), a diffusion model of it, samples, a warm-up on both, private training with
-    views at displaced weights and an average, and a report. The defaults are the settings of the paper.
+    A class-balanced public split (4 %) or public rows of your own, a diffusion model of them, samples, a warm-up on
+    both, private training with views at displaced weights and an average, and a report. The defaults are the settings
+    of the paper.
     """
     from saltflat.cli.training_run import summary_of
     from saltflat.public import Recipe, recipe
@@ -103,6 +107,12 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
     """The fields of a `Recipe`; what was not said keeps its default there."""
     from saltflat.plan import Multiplicity
 
+    for word in ("public_fraction", "public_seed"):
+        if options["public"] is not None and options[word] is not None:
+            raise InputError(
+                word, options[word], "--public or a split, not both", problem="is given beside --public",
+                cure=f"Leave --{word.replace('_', '-')} out: all rows of --public are public.",
+            )  # fmt: skip
     plan = {word: options[word] for word in PLAN_OPTIONS if options[word] is not None}
     if options["views"] is not None or options["augmentations"] is not None:
         names = options["augmentations"] if options["augmentations"] is not None else "flip,crop"
@@ -110,8 +120,8 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
         plan["multiplicity"] = Multiplicity(views, tuple(name for name in names.split(",") if name))
     synthesis = {"size": options["size"], "steps": options["synthesis_steps"]}
     words = (
-        "data", "model", "epsilon", "delta", "scenario", "method", "public_fraction", "public_seed", "samples",
-        "count", "guidance", "seed",
+        "data", "model", "epsilon", "delta", "scenario", "method", "public_fraction", "public_seed", "public",
+        "public_by", "samples", "count", "guidance", "seed",
     )  # fmt: skip
     return {word: options[word] for word in words if options[word] is not None} | {
         "plan": plan,

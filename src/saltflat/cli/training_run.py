@@ -14,11 +14,12 @@ from torch import nn
 
 from saltflat import plans
 from saltflat.cli.faults import all_faults, renamed
-from saltflat.cli.public_options import PUBLIC_WORDS, public_parts
+from saltflat.cli.public_options import PUBLIC_WORDS, public_parts, with_usual_split
 from saltflat.cli.ranks import device_here, from_rank_0, leave_to_rank_0, rank_here, same_on_all_ranks
 from saltflat.data import DataSet, load
 from saltflat.data.catalogue import known
 from saltflat.data.files import cache_dir
+from saltflat.data.shared_rows import separated
 from saltflat.errors import InputError, PrivacyWarning, check_count
 from saltflat.models import describe, scattering_features
 from saltflat.models.registry import build_for
@@ -79,6 +80,8 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
         if error.argument != "name":
             raise
         raise renamed(error, "data") from error
+    if data.public is not None:  # before the plan, whose population is what is left
+        data = replace(data, train=separated(data.train, data.public))
     if options.get("recipe"):
         features: Callable[..., Any] = features_for(options.get("recipe_for") or options["data"])
     elif str(options.get("model") or "").startswith("scatter-") and data.train.inputs.shape[-1] >= 16:
@@ -114,6 +117,8 @@ def train_once(
     progress: bool | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Load, build, plan, fit; returns the run and its summary for JSON."""
+    if data is None:
+        options = with_usual_split(options, announce)
     with same_on_all_ranks(), all_faults(options):
         data = load_data(options) if data is None else data
         if options.get("seed") is not None and 0 <= options["seed"] < 2**62:

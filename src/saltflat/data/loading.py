@@ -14,6 +14,7 @@ from saltflat.data.files import bad_file
 from saltflat.data.folders import ARCHIVE_SUFFIXES, Size, read_class_archive, read_class_folders
 from saltflat.data.idx import EMNIST_SPLITS
 from saltflat.data.places import complete, exists, find, not_found
+from saltflat.data.shared_rows import split_beside
 from saltflat.data.source import Provenance
 from saltflat.data.split import check_fraction, split_public, split_test
 from saltflat.data.tables import Classes, class_names, read_npz, read_table
@@ -150,10 +151,14 @@ def _data_set(
             f"A share of {public_fraction:g} of the training rows is declared public: {by}, seed {seed}."
         )
     count = len(raw.classes)
+    private = train.examples(provenance, name, count)
+    split_off = (
+        None if public is None else public.examples("public", name, count, _word(public_fraction, seed))
+    )
     return DataSet(
-        train.examples(provenance, name, count),
+        private if split_off is None else split_beside(private, split_off),
         None if raw.test is None else raw.test.examples(provenance, name, count),
-        None if public is None else public.examples("public", name, count, _word(public_fraction, seed)),
+        split_off,
         count,
         name,
         provenance,

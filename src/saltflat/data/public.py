@@ -11,9 +11,11 @@ from saltflat.data.split import balanced, check_fraction
 from saltflat.errors import InputError
 
 Rows = NDArray[np.int64]
+PUBLIC_FRACTION = 0.04
+"""The share that is public if none is named: that of the public-data paper."""
 
 
-def public_split(labels: ArrayLike, fraction: float, seed: int) -> tuple[Rows, Rows]:
+def public_split(labels: ArrayLike, fraction: float = PUBLIC_FRACTION, seed: int = 0) -> tuple[Rows, Rows]:
     """Public rows and private rows, both in rising order; the same number of public rows of every class.
 
     Guarantees: the two share no row, and together they are all rows. The answer depends on the labels, the
@@ -32,7 +34,7 @@ def public_split(labels: ArrayLike, fraction: float, seed: int) -> tuple[Rows, R
     return balanced(numbers.astype(np.int64), len(classes), fraction, seed)
 
 
-def public_part(train: Examples, fraction: float, seed: int) -> tuple[Examples, Rows]:
+def public_part(train: Examples, fraction: float = PUBLIC_FRACTION, seed: int = 0) -> tuple[Examples, Rows]:
     """The public rows of ``train`` as examples of provenance public, and their numbers.
 
     >>> from saltflat.data import load

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from saltflat.data.source import Examples, map_tensors, tensors_in
-from saltflat.errors import InputError
+from saltflat.data.source import Examples, as_source, map_tensors, tensors_in
+from saltflat.errors import InputError, PrivacyWarning
 
 
 def apart(private: Examples, public: Examples) -> Examples:
@@ -35,18 +36,73 @@ def apart(private: Examples, public: Examples) -> Examples:
     return private.subset(torch.tensor(kept))
 
 
-def refuse_shared_rows(private: Any, public: Any) -> None:
+def split_beside(private: Examples, public: Examples) -> Examples:
+    """The private rows, marked as split from one data set with these public ones.
+
+    The mark is a hash of the public rows: public data that was changed since is not taken for the split.
+    """
+    return replace(private, public_sha256=rows_hash(public.inputs, public.targets))
+
+
+def separated(private: Any, public: Examples) -> Any:
+    """Private data that shares no row with ``public``: as it is, or without the copies that a split left in it.
+
+    A data set may hold a row twice, and a split by `load` then puts one copy on either side: copies leave the
+    private side, with a warning. Any other row on both sides is a private row in the wrong place: refused.
+    """
+    if not _shares_rows(private, public):
+        return private
+    if not (isinstance(private, Examples) and _is_split_of(public, private)):
+        raise _shared("public", public)
+    warnings.warn(
+        "The data set holds some rows more than once, and its split put copies on both sides. "
+        "Copies of public rows are left out of the private side.",
+        PrivacyWarning,
+        stacklevel=3,
+    )
+    return apart(private, public)
+
+
+def refuse_shared_rows(private: Any, public: Any, argument: str = "public") -> None:
     """Refuse public data that holds a row of the private data, where both are in memory and can be compared."""
-    if not isinstance(private, Examples) or not isinstance(public, Examples):
-        return
-    known = set(_row_hashes(public))
-    if any(row in known for row in _row_hashes(private)):
-        raise InputError(
-            "public", public.name or "this data", "public data that shares no row with the private data",
-            problem="holds a row of the private data",
-            cure="Leave such rows out of one of them: saltflat.public.apart(private, public) drops them from the "
-            "private side. What is public needs no budget, and what is private must not be here.",
-        )  # fmt: skip
+    if _shares_rows(private, public):
+        raise _shared(argument, public)
+
+
+def _shares_rows(private: Any, public: Any) -> bool:
+    """Whether a row is on both sides; False where one of them cannot be compared without reading it row by row."""
+    ours, theirs = as_source(private), as_source(public)
+    if not isinstance(ours, Examples) or not isinstance(theirs, Examples):
+        return False
+    known = set(_row_hashes(theirs))
+    return any(row in known for row in _row_hashes(ours))
+
+
+def _is_split_of(public: Examples, private: Examples) -> bool:
+    """Whether `load` made both of one data set, and the public rows are still those."""
+    if (
+        public.provenance != "public"
+        or not private.public_sha256
+        or not isinstance(public.inputs, torch.Tensor)
+    ):
+        return False
+    return rows_hash(public.inputs, public.targets) == private.public_sha256
+
+
+def _shared(argument: str, rows: Any) -> InputError:
+    """The error about a private row in the wrong place. It does not say which row, nor how many."""
+    synthetic = getattr(rows, "provenance", "") == "synthetic"
+    kind = "samples" if synthetic else "public data"
+    cure = (
+        "Samples made from public rows alone hold none: make them anew with saltflat synthesize."
+        if synthetic
+        else "What is private must not be here: take it out. If it is public, it needs no budget: "
+        "saltflat.public.apart(private, public) drops such rows from the private side."
+    )
+    return InputError(
+        argument, getattr(rows, "name", "") or "this data", f"{kind} without any row of the private data",
+        problem="holds a row of the private data", cure=cure,
+    )  # fmt: skip
 
 
 def declared(data: Any, by: str, *, name: str = "", provenance: str = "public") -> Examples:

@@ -28,7 +28,8 @@ class Examples:
 
     ``inputs`` is a tensor, or a tuple or dict of tensors, with one row an example in the first
     dimension. ``provenance`` says whether rows cost budget: only ``"private"`` ones do; ``declared_by``, on
-    whose word others do not.
+    whose word others do not. ``public_sha256`` names the public rows that `load` split off beside these, by
+    `saltflat.data.shared_rows.rows_hash`.
 
     >>> rows = Examples(torch.zeros(5, 3), torch.zeros(5, dtype=torch.long))
     >>> len(rows), rows.provenance, rows.fetch(torch.tensor([0, 4]))[0].shape
@@ -42,6 +43,7 @@ class Examples:
     num_classes: int | None = None
     groups: Tensor | None = field(default=None, repr=False)
     declared_by: str = ""
+    public_sha256: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         rows = {len(t) for t in tensors_in(self.inputs)} | {len(self.targets)}

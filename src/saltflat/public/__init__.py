@@ -8,6 +8,7 @@
 
 from saltflat.data.public import public_split
 from saltflat.data.shared_rows import apart, declared, joined
+from saltflat.public.own_rows import read_public
 from saltflat.public.recipe import Recipe, recipe
 from saltflat.public.samples import read_samples
 from saltflat.public.scenarios import SCENARIOS, Scenario, train
@@ -23,6 +24,7 @@ __all__ = [
     "declared",
     "joined",
     "public_split",
+    "read_public",
     "read_samples",
     "recipe",
     "train",

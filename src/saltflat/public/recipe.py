@@ -6,6 +6,7 @@
 | diffusion | `diffusion/`: a model of the public rows, by `saltflat.synthesis` |
 | samples | `samples.npz` |
 | warm-up | `warm-up.safetensors`: the weights, the losses and the public data that was seen |
+| | `warm-up-state.safetensors`: after each epoch, until it is done |
 | run | `run/`: the private training, an ordinary run folder |
 | report | `report.html`, by `saltflat.report` |
 
@@ -15,9 +16,11 @@ Only the run touches private rows. All other stages may be repeated at no cost.
 from __future__ import annotations
 
 import math
+import sys
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,13 @@ import torch
 
 from saltflat import plans
 from saltflat.data import DataSet, load
-from saltflat.data.shared_rows import apart, rows_hash
+from saltflat.data.public import PUBLIC_FRACTION
+from saltflat.data.shared_rows import refuse_shared_rows, rows_hash, separated
 from saltflat.data.source import Examples
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.models.registry import build_for
 from saltflat.plan import Ema, Multiplicity, Plan
+from saltflat.public.own_rows import read_public
 from saltflat.public.samples import read_samples
 from saltflat.public.scenarios import check_scenario, seen_data, shown_data
 from saltflat.public.warm_up import WarmUp, warm_up
@@ -37,10 +42,11 @@ from saltflat.record.atomic import write_whole
 from saltflat.record.canonical import DamagedError, parsed, spelled
 from saltflat.record.packed import packed, unpacked
 from saltflat.training.fit import fit
+from saltflat.training.progress import NotedBar
 from saltflat.training.run import Run
 
-SETTINGS, SAMPLES, WARM_UP, RUN, REPORT = (
-    "recipe.json", "samples.npz", "warm-up.safetensors", "run", "report.html",
+SETTINGS, SAMPLES, WARM_UP, WARM_UP_STATE, RUN, REPORT = (
+    "recipe.json", "samples.npz", "warm-up.safetensors", "warm-up-state.safetensors", "run", "report.html",
 )  # fmt: skip
 STAGES = ("diffusion", "samples", "warm-up", "run", "report")
 FORMAT = 1
@@ -54,7 +60,8 @@ class Recipe:
 
     ``plan`` holds arguments of the method (`saltflat.plans`): what is not said there comes from the paper for
     wrn-16-4 at its budgets, and otherwise from its proportions. ``synthesis`` holds settings of the diffusion
-    model: ``size``, ``steps``, ``batch_size``. ``samples`` is a file to use instead of making one.
+    model: ``size``, ``steps``, ``batch_size``. ``samples`` is a file to use instead of making one. ``public`` names
+    public data of your own, on the word of ``public_by``: then nothing is split off.
 
     >>> Recipe(epsilon=2.0).method, Recipe(scenario="warm").method
     ('weight-multiplicity', 'dp-sgd')
@@ -66,8 +73,10 @@ class Recipe:
     delta: float = 1e-5
     scenario: str = "extended"
     method: str = ""
-    public_fraction: float = 0.04
+    public_fraction: float = PUBLIC_FRACTION
     public_seed: int = 0
+    public: str | None = None
+    public_by: str | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
     warm_up: WarmUp = field(default_factory=lambda: WarmUp("sam", augmentations=("crop", "flip", "cutout")))
     synthesis: Mapping[str, Any] = field(default_factory=dict)
@@ -113,7 +122,7 @@ def recipe(
     Returns the run, or None if it was not reached.
 
     Guarantees: those of `fit` for the run; no other stage sees a private row. Samples that were made from rows
-    which are private here are refused.
+    which are private here are refused, and so is a private row among public or synthetic ones.
 
     Reference: *Improving Private Training via In-distribution Public Data Synthesis and Generalization*, with the
     ingredients of De et al. 2022.
@@ -147,7 +156,7 @@ class _Kitchen:
         if data.public is None and self.settings.scenario != "cold":
             raise InputError("data", data.name, "data with a public part", problem="has none")
         self.data, self.public = data, data.public
-        self.private = data.train if self.public is None else apart(data.train, self.public)
+        self.private: Examples = data.train if self.public is None else separated(data.train, self.public)
         # the initial weights are public, and the same again when the recipe goes on
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed or 0)
@@ -210,7 +219,9 @@ class _Kitchen:
             self.synthesise(path, only_model)
             if only_model:
                 return None
-        return read_samples(path, self.private, self.public)
+        samples = read_samples(path, self.private, self.public)
+        refuse_shared_rows(self.private, samples, "synthetic")
+        return samples
 
     def synthesise(self, path: Path, only_model: bool) -> None:
         from saltflat import synthesis
@@ -221,21 +232,42 @@ class _Kitchen:
         size = wanted.pop("size", _size_for(self.private))
         if synthesis.SynthesisFolder(folder).exists:
             self.announce("diffusion: going on")
-            synthesis.resume(folder, steps=wanted.get("steps"), device=where)
+            with self.watched("diffusion") as note:
+                synthesis.resume(folder, steps=wanted.get("steps"), device=where, progress=note)
         else:
             self.announce(f"diffusion: a {size} model on {len(self.public):,} public rows")
-            source = {
-                "public_fraction": self.settings.public_fraction,
-                "public_seed": self.settings.public_seed,
-            }
-            synthesis.train(
-                self.public, synthesis.settings_for(size, **wanted), out=folder, source=source, device=where
-            )
+            source: dict[str, Any] = {"data": self.settings.public}
+            if self.settings.public is None:
+                source = {
+                    "public_fraction": self.settings.public_fraction, "public_seed": self.settings.public_seed,
+                }  # fmt: skip
+            settings = synthesis.settings_for(size, **wanted)
+            with self.watched("diffusion") as note:
+                synthesis.train(self.public, settings, out=folder, source=source, device=where, progress=note)
         if not only_model:
             self.announce(f"samples: {self.settings.count:,}")
-            synthesis.sample(
-                folder, path, count=self.settings.count, guidance=self.settings.guidance, device=where
-            )
+            with self.watched("samples") as note:
+                synthesis.sample(
+                    folder, path, count=self.settings.count, guidance=self.settings.guidance, device=where,
+                    progress=note,
+                )  # fmt: skip
+
+    @contextmanager
+    def watched(self, stage: str) -> Iterator[Callable[..., None]]:
+        """What a long stage reports to: a bar on a terminal, elsewhere a line for every tenth."""
+        shown = sys.stderr.isatty() if self.progress is None else self.progress
+        tenths = 0
+        with NotedBar(stage, None, shown) as bar:
+
+            def note(done: int, total: int, loss: float | None = None) -> None:
+                nonlocal tenths
+                words = "" if loss is None else f"loss {loss:.4f}"
+                bar.update(completed=done, total=total, note=words)
+                if not shown and done * 10 // total > tenths:
+                    tenths = done * 10 // total
+                    self.announce(f"{stage}: {done:,} of {total:,}{words and f', {words}'}")
+
+            yield note
 
     def warmed_up(self, synthetic: Examples | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The weights after the warm-up, and what it saw; as they are in ``cold``."""
@@ -246,9 +278,13 @@ class _Kitchen:
         if path.exists():
             tensors, facts = unpacked(path.read_bytes(), str(path))
             return tensors, facts["public"]
-        self.announce(f"warm-up: {self.settings.warm_up.optimizer} on {sum(map(len, shown)):,} public rows")
+        state = self.out / WARM_UP_STATE
+        self.announce(
+            f"warm-up: {'going on with ' if state.exists() else ''}{self.settings.warm_up.optimizer} "
+            f"on {sum(map(len, shown)):,} public rows"
+        )
         done = warm_up(
-            self.model, *shown, settings=self.settings.warm_up, device=self.device,
+            self.model, *shown, settings=self.settings.warm_up, device=self.device, keep=state,
             watch=lambda epoch, epochs, loss: self.announce(f"warm-up: epoch {epoch} of {epochs}, loss {loss:.4f}"),
         )  # fmt: skip
         if not math.isfinite(done.losses[-1]):
@@ -259,6 +295,7 @@ class _Kitchen:
         facts = {"losses": list(done.losses), "seconds": round(done.seconds, 3), "public": list(done.public)}
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         write_whole(path, bytes(packed(tensors, facts)))
+        state.unlink(missing_ok=True)
         return tensors, list(done.public)
 
     def trained(self, synthetic: Examples | None, listed: list[dict[str, Any]]) -> Run:
@@ -306,8 +343,18 @@ def planned(settings: Recipe, population: int) -> Plan:
 
 
 def _split(settings: Recipe, data_dir: str | Path | None) -> DataSet:
+    if settings.public_by is not None and settings.public is None:
+        raise InputError(
+            "public_by", settings.public_by, "public data beside it", problem="vouches for data that is not there",
+            cure="Name it: public=, or --public PATH.",
+        )  # fmt: skip
     if settings.scenario == "cold":
         return load(settings.data, data_dir=data_dir)
+    if settings.public is not None:
+        data = load(settings.data, data_dir=data_dir)
+        return replace(
+            data, public=read_public(settings.public, data, by=settings.public_by, data_dir=data_dir)
+        )
     return load(
         settings.data,
         data_dir=data_dir,

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from saltflat.data.shared_rows import apart, joined
+from saltflat.data.shared_rows import joined, refuse_shared_rows, separated
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
 from saltflat.plan import Plan
@@ -39,9 +39,10 @@ def train(
     - ``warm-syn``: a warm-up on samples made from public rows, and on these too where they are given.
     - ``extended``: the same, and the plan's steps look at that data: weight multiplicity, DOPE-SGD, ...
 
-    Private rows that are also in the public data are left out. Guarantees: those of `fit`. Only private rows cost
-    budget, the certificate lists everything public with whoever declared it so, and private rows where public ones
-    are needed are an error.
+    Guarantees: those of `fit`. Only private rows cost budget, the certificate lists everything public with whoever
+    declared it so, and private rows where public ones are needed are an error, also a single one among public or
+    synthetic rows. A data set that holds rows twice may have copies on both sides of the split that `load` made:
+    these are left out of the private side, with a warning.
 
     Reference: the scenarios of Nasr et al., Effectively Using Public Data in Privacy Preserving Machine Learning,
     ICML 2023.
@@ -59,8 +60,10 @@ def train(
     for argument, part in (("public", public), ("synthetic", synthetic)):
         if part is not None:
             refuse_private(part, argument, "and is given where public data is needed")
-    if isinstance(private, Examples) and public is not None:
-        private = apart(private, public)
+    if public is not None:
+        private = separated(private, public)
+    if synthetic is not None:  # after the copies left: a sample may equal a public row
+        refuse_shared_rows(private, synthetic, "synthetic")
     shown = shown_data(scenario, public, synthetic)
     listed: list[dict[str, Any]] = []
     if shown and options.get("resume") is None:  # a run that goes on has its weights already

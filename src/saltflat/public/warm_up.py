@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,6 +20,7 @@ from saltflat.errors import InputError, check_count, check_positive, is_number
 from saltflat.methods.ascent import displaced, scaled_to
 from saltflat.methods.augmentation import cutmix
 from saltflat.methods.multiplicity import AUGMENTATIONS
+from saltflat.public.warm_up_state import Course
 from saltflat.training.build import trainable
 from saltflat.training.losses import default_loss
 from saltflat.training.public_side import described
@@ -93,12 +95,14 @@ def warm_up(
     loss_fn: LossFunction | None = None,
     device: torch.device | str | None = None,
     watch: Watch | None = None,
+    keep: str | Path | None = None,
 ) -> WarmedUp:
     """Train ``model`` on public ``data``, in place, without privacy and at no cost.
 
     Several data sets, such as public rows and samples made from them, are joined. Guarantees: rows that are not
     marked public or synthetic are refused. What is drawn follows from the settings' seed, and global randomness
-    is left alone.
+    is left alone. ``keep`` names a file for the state after each epoch. If it is there, the warm-up goes on from it,
+    with the same settings and data, and ends in the same weights to the bit on the same machine.
 
     Reference: SAM as in Foret et al., ICLR 2021; the warm-up of Nasr et al., ICML 2023.
 
@@ -127,21 +131,28 @@ def warm_up(
         list(weights.values()), lr=settings.learning_rate, momentum=settings.momentum,
         weight_decay=settings.weight_decay,
     )  # fmt: skip
-    generator = torch.Generator().manual_seed(settings.seed)
-    losses: list[float] = []
+    course = Course(model, weights, optimizer, torch.Generator().manual_seed(settings.seed), where)
+    used = tuple(described(part, "warm-up") for part in data)
+    kept = None if keep is None else Path(keep)
+    begun = {"settings": settings.to_dict(), "data": [part["sha256"] for part in used]}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)  # what a model draws by itself: dropout
-        for epoch in range(settings.epochs):
+        if kept is not None and kept.exists():
+            course.read(kept, begun)
+        before = course.seconds
+        for epoch in range(len(course.losses), settings.epochs):
             total = 0.0
-            for share, batch in _batches(rows, settings, generator, epoch):
+            for share, batch in _batches(rows, settings, course.generator, epoch):
                 for group in optimizer.param_groups:
                     group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
                 total += _step(model, weights, loss, optimizer, settings, batch, where) * len(batch[1])
-            losses.append(total / len(rows))
+            course.losses.append(total / len(rows))
+            course.seconds = before + time.perf_counter() - started
+            if kept is not None:
+                course.write(kept, begun)
             if watch is not None:
-                watch(epoch + 1, settings.epochs, losses[-1])
-    used = tuple(described(part, "warm-up") for part in data)
-    return WarmedUp(settings, tuple(losses), time.perf_counter() - started, used)
+                watch(epoch + 1, settings.epochs, course.losses[-1])
+    return WarmedUp(settings, tuple(course.losses), course.seconds, used)
 
 
 Batch = tuple[Any, Tensor, Tensor | None, Tensor | None]

@@ -19,6 +19,7 @@ from torch import nn
 from saltflat import plans
 from saltflat.accounting.selection import Law, Repetitions
 from saltflat.data.people import People
+from saltflat.data.shared_rows import refuse_shared_rows
 from saltflat.data.source import Examples, as_source
 from saltflat.errors import InputError, PrivacyWarning, check_count
 from saltflat.mechanism.streams import CryptographicStream
@@ -101,6 +102,8 @@ def tune(
         settings["epochs"] = choose_epochs(epsilon, settings["population"], count)[0]
     for argument, rows in (("validation", validation), ("proxy", proxy)):
         _check_public(argument, rows)
+        if rows is not None:  # its scores are exact, and shown
+            refuse_shared_rows(data, rows, argument)
     if proxy is not None:
         solved = [_plan(method, point, settings | {"epsilon": epsilon, "delta": delta}) for point in points]
         scores = _searched(model, proxy, validation, solved, points, shared, seed)
