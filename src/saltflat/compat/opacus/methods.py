@@ -77,7 +77,9 @@ class FlatSearch:
     method: Method
     parameters: Sequence[nn.Parameter]
     first_steps: int | None
+    optimizer: DPOptimizer
     steps: int = 0  # releases so far
+    raised: bool = False  # whether the optimizer has the noise of the second phase
     state: AscentState = field(default_factory=AscentState)
     _weights: list[Tensor] | None = None
 
@@ -97,12 +99,14 @@ class FlatSearch:
             self._weights = [p.detach() + moved[str(i)] for i, p in enumerate(self.parameters)]
         return self._weights
 
-    def before_release(self, optimizer: DPOptimizer) -> None:
+    def before_release(self) -> None:
         """The second phase has its own noise, before anything of it is recorded or drawn."""
-        if self.method.name == "sai" and self.first_steps and self.steps == self.first_steps:
-            optimizer.noise_multiplier *= self.method.noise_ratio
+        second = self.method.name == "sai" and self.first_steps and self.steps >= self.first_steps
+        if second and not self.raised:  # once, also where a release that failed is tried again
+            self.optimizer.noise_multiplier *= self.method.noise_ratio
+            self.raised = True
 
-    def after_release(self, optimizer: DPOptimizer) -> None:
+    def after_release(self) -> None:
         """Remember the release."""
         self.steps += 1
         self._weights = None
@@ -114,13 +118,24 @@ class FlatSearch:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: plain values and tensors."""
-        return {"method": self.method.name, "steps": self.steps, "direction": self.state.direction}
+        return {
+            "method": self.method.name,
+            "steps": self.steps,
+            "direction": self.state.direction,
+            "first_steps": self.first_steps,
+            "noise_multiplier": float(self.optimizer.noise_multiplier),
+            "raised": self.raised,
+        }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there. The phases of ``sai`` share one budget: switch and noise are those of the checkpoint."""
         if saved["method"] != self.method.name:
             raise InputError(
                 "method", self.method.name, f"method={saved['method']!r}, as in the checkpoint",
                 problem="is not the method of the checkpoint",
             )  # fmt: skip
         self.steps, self.state.direction, self._weights = int(saved["steps"]), saved["direction"], None
+        # Older files do not say whether the noise was raised; the next release then raises it.
+        if self.method.name == "sai" and "raised" in saved:
+            self.first_steps, self.raised = int(saved["first_steps"]), bool(saved["raised"])
+            self.optimizer.noise_multiplier = float(saved["noise_multiplier"])

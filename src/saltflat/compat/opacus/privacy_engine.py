@@ -339,7 +339,7 @@ class PrivacyEngine:
                     "method", method.name, "an optimizer over all trainable parameters of the module",
                     problem="moves all weights", cure="Freeze the others: requires_grad_(False).",
                 )  # fmt: skip
-            search = FlatSearch(method, own, method.first_steps(steps))
+            search = FlatSearch(method, own, method.first_steps(steps), optimizer)
             optimizer.search = self._search = search
             recorder.weights = search.weights
 

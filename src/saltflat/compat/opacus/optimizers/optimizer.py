@@ -183,7 +183,7 @@ class DPOptimizer(Optimizer):
             self._is_last_step_skipped = True
             return False
         if self.search is not None:
-            self.search.before_release(self)
+            self.search.before_release()
         if self.account is not None:
             self.account(
                 self
@@ -191,7 +191,7 @@ class DPOptimizer(Optimizer):
         self.add_noise()
         self.scale_grad()
         if self.search is not None:
-            self.search.after_release(self)
+            self.search.after_release()
         if self.step_hook is not None:
             self.step_hook(self)
         self._is_last_step_skipped = False
