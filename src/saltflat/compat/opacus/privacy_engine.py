@@ -15,15 +15,22 @@ from saltflat.compat.opacus.accountants import create_accountant
 from saltflat.compat.opacus.accountants.utils import calibrated
 from saltflat.compat.opacus.accounts import FixedBatchesAccount, PoissonAccount, certified
 from saltflat.compat.opacus.checkpoints import check_plain
+from saltflat.compat.opacus.connecting import (
+    check_one_process,
+    check_same_parameters,
+    connect,
+    expected_batch_size,
+)
 from saltflat.compat.opacus.data_loader import DPDataLoader, counted
-from saltflat.compat.opacus.grad_sample import AbstractGradSampleHooks, AbstractGradSampleModule
+from saltflat.compat.opacus.grad_sample import AbstractGradSampleModule
 from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, prepare_module
 from saltflat.compat.opacus.methods import FlatSearch, Method
 from saltflat.compat.opacus.optimizers import DPOptimizer, get_optimizer_class
+from saltflat.compat.opacus.unused import UseCheck
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from saltflat.compat.opacus.validators import ModuleValidator
 from saltflat.compat.opacus.validators.errors import UnsupportedModuleError
-from saltflat.errors import InputError, PrivacyWarning
+from saltflat.errors import PrivacyWarning
 from saltflat.mechanism.streams import CryptographicStream
 
 File = str | os.PathLike[str] | IO[bytes]
@@ -61,6 +68,7 @@ class PrivacyEngine:
         self.dataset: Any = None  # only to notice another data set
         self._accounts: list[PoissonAccount | FixedBatchesAccount] = []
         self._search: FlatSearch | None = None
+        self._use_checks: list[UseCheck] = []
         self._seeded = False
 
     # --- checks -----------------------------------------------------------------------------------
@@ -119,8 +127,8 @@ class PrivacyEngine:
         """
         if noise_generator is not None and self.secure_mode:
             raise ValueError("Passing seed is prohibited in secure mode")
-        _check_same_parameters(module, optimizer)
-        _check_one_process(module)
+        check_same_parameters(module, optimizer)
+        check_one_process(module)
         chosen = Method(method, rho, switch, noise_ratio)
         wrapped = self._prepare_model(
             module, batch_first, max_grad_norm, loss_reduction, grad_sample_mode, wrap_model
@@ -133,14 +141,16 @@ class PrivacyEngine:
             optimizer=optimizer,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
-            expected_batch_size=_expected(loader, sample_rate),
+            expected_batch_size=expected_batch_size(loader, sample_rate),
             loss_reduction=loss_reduction,
             clipping=clipping,
             noise_generator=noise_generator,
             grad_sample_mode=grad_sample_mode,
             **kwargs,
         )
-        self._connect(wrapped, private, chosen, steps)
+        self._search = connect(wrapped, private, chosen, steps) or self._search
+        if private.use_check is not None:
+            self._use_checks.append(private.use_check)
         kind = PoissonAccount if poisson_sampling else FixedBatchesAccount
         account = kind(self.accountant, loader, sample_rate)
         private.account = account
@@ -322,27 +332,6 @@ class PrivacyEngine:
             **kwargs,
         )
 
-    def _connect(
-        self, wrapped: AbstractGradSampleHooks, optimizer: DPOptimizer, method: Method, steps: int | None
-    ) -> None:
-        """Let the backward pass clip at once, and take gradients where the method wants them."""
-        recorder = wrapped.recorder
-        if recorder is None:
-            return
-        recorder.batch_gradient = False
-        trained, own = optimizer.params, recorder.trainable()
-        if [id(p) for p in trained] == [id(p) for p in own]:
-            recorder.clip = optimizer.clip
-        if method.name != "dp-sgd":
-            if {id(p) for p in trained} != {id(p) for p in own}:
-                raise InputError(
-                    "method", method.name, "an optimizer over all trainable parameters of the module",
-                    problem="moves all weights", cure="Freeze the others: requires_grad_(False).",
-                )  # fmt: skip
-            search = FlatSearch(method, own, method.first_steps(steps), optimizer)
-            optimizer.search = self._search = search
-            recorder.weights = search.weights
-
     # --- accounting -------------------------------------------------------------------------------
 
     def get_epsilon(self, delta: float) -> float:
@@ -355,7 +344,7 @@ class PrivacyEngine:
         It rests on this process: nothing was written to a ledger on disk. `saltflat.fit` gives certificates
         that others can verify.
         """
-        return certified(self, self._accounts, delta)
+        return certified(self, self._accounts, self._use_checks, delta)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -403,22 +392,3 @@ class PrivacyEngine:
             "grad_clip_scheduler_state_dict": grad_clip_scheduler,
             "saltflat_method_state_dict": self._search,
         }
-
-
-def _expected(loader: DataLoader[Any], sample_rate: float) -> int:
-    """The divisor of a mean: the size of the data set is public here (zero-out adjacency)."""
-    return max(1, int(len(loader.dataset) * sample_rate))  # type: ignore[arg-type]
-
-
-def _check_same_parameters(module: nn.Module, optimizer: Optimizer) -> None:
-    own = {id(p) for p in module.parameters()}
-    for group in optimizer.param_groups:
-        if any(id(p) not in own for p in group["params"]):
-            raise ValueError("Module parameters are different than optimizer Parameters")
-
-
-def _check_one_process(module: nn.Module) -> None:
-    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise NotImplementedError(
-            f"{type(module).__name__}: saltflat.compat.opacus trains in one process, on one device."
-        )

@@ -18,6 +18,7 @@ from saltflat.mechanism.streams import CryptographicStream
 
 if TYPE_CHECKING:
     from saltflat.compat.opacus.methods import FlatSearch
+    from saltflat.compat.opacus.unused import UseCheck
 
 NOT_CLEARED = (
     "Gradients haven't been cleared since the last optimizer step. "
@@ -85,9 +86,10 @@ class DPOptimizer(Optimizer):
         self.loss_reduction, self.expected_batch_size = loss_reduction, expected_batch_size
         self.generator, self.secure_mode = generator, secure_mode
         self.step_hook: Callable[[DPOptimizer], None] | None = None
-        # Set by the engine: what records a release, and what looks for flat minima.
+        # Set by the engine: what records a release, what looks for flat minima, and what notices unused weights.
         self.account: Callable[[DPOptimizer], None] | None = None
         self.search: FlatSearch | None = None
+        self.use_check: UseCheck | None = None
         self.keeps_gradients = True  # p.grad_sample can still be read after the step
         self._step_skip_queue: list[bool] = []
         self._is_last_step_skipped = False
@@ -136,6 +138,8 @@ class DPOptimizer(Optimizer):
                 raise ValueError(NOT_CLEARED)
             sums, norms = _clipped(trained, records, self.clip())
             self._observe_norms(norms)
+            if self.use_check is not None:
+                self.use_check.saw(sums)
             for p in trained:
                 _add_to_sum(p, sums.get(id(p)))
             for record in set(records):
@@ -182,6 +186,8 @@ class DPOptimizer(Optimizer):
         if self._check_skip_next_step():
             self._is_last_step_skipped = True
             return False
+        if self.use_check is not None:
+            self.use_check.before_release(self.params)
         if self.search is not None:
             self.search.before_release()
         if self.account is not None:

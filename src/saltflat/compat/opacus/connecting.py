@@ -1,0 +1,60 @@
+"""How module, optimizer and loader of `make_private` come together, and which of them do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from saltflat.compat.opacus.grad_sample import AbstractGradSampleHooks
+from saltflat.compat.opacus.methods import FlatSearch, Method
+from saltflat.compat.opacus.optimizers import DPOptimizer
+from saltflat.compat.opacus.unused import UseCheck
+from saltflat.errors import InputError
+
+
+def connect(
+    wrapped: AbstractGradSampleHooks, optimizer: DPOptimizer, method: Method, steps: int | None
+) -> FlatSearch | None:
+    """Let the backward pass clip at once, take gradients where the method wants them, and notice unused weights."""
+    recorder = wrapped.recorder
+    if recorder is None:
+        return None
+    recorder.batch_gradient = False
+    optimizer.use_check = UseCheck.of(wrapped._module)
+    trained, own = optimizer.params, recorder.trainable()
+    if [id(p) for p in trained] == [id(p) for p in own]:
+        recorder.clip = optimizer.clip
+    if method.name == "dp-sgd":
+        return None
+    if {id(p) for p in trained} != {id(p) for p in own}:
+        raise InputError(
+            "method", method.name, "an optimizer over all trainable parameters of the module",
+            problem="moves all weights", cure="Freeze the others: requires_grad_(False).",
+        )  # fmt: skip
+    search = FlatSearch(method, own, method.first_steps(steps), optimizer)
+    optimizer.search, recorder.weights = search, search.weights
+    return search
+
+
+def expected_batch_size(loader: DataLoader[Any], sample_rate: float) -> int:
+    """The divisor of a mean: the size of the data set is public here (zero-out adjacency)."""
+    return max(1, int(len(loader.dataset) * sample_rate))  # type: ignore[arg-type]
+
+
+def check_same_parameters(module: nn.Module, optimizer: Optimizer) -> None:
+    """Refuse an optimizer of another module."""
+    own = {id(p) for p in module.parameters()}
+    for group in optimizer.param_groups:
+        if any(id(p) not in own for p in group["params"]):
+            raise ValueError("Module parameters are different than optimizer Parameters")
+
+
+def check_one_process(module: nn.Module) -> None:
+    """Refuse modules that are spread over processes or devices."""
+    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise NotImplementedError(
+            f"{type(module).__name__}: saltflat.compat.opacus trains in one process, on one device."
+        )
