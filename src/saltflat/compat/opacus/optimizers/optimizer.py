@@ -306,6 +306,10 @@ class DPOptimizerFastGradientClipping(DPOptimizer):
         super().__init__(optimizer, **kwargs)
         self.keeps_gradients = False
 
+    def accumulate(self) -> None:
+        """`clip_and_accumulate`; in Opacus the gradients are clipped before this is called."""
+        self.clip_and_accumulate()
+
 
 class AutomaticDPOptimizer(DPOptimizer):
     """Normalises each example's gradient instead of clipping it: C·g/(‖g‖ + 0.01) (Bu et al. 2023)."""
