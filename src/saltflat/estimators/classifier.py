@@ -50,10 +50,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     After `fit`: ``classes_``, ``certificate_``, ``plan_``, ``run_``, ``model_``, ``bounds_``, ``n_features_in_``.
 
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = PrivateClassifier(epsilon=2.0, population=569, classes=[0, 1], bounds=(X.min(0), X.max(0)))
-    >>> model.fit(X, y).score(X, y) > 0.8          # these bounds were read from public rows
+    >>> from sklearn.datasets import load_digits
+    >>> X, y = load_digits(return_X_y=True)        # a pixel is a number from 0 to 16, whatever the rows hold
+    >>> model = PrivateClassifier(epsilon=2.0, population=1797, classes=list(range(10)), bounds=(0, 16))
+    >>> model.fit(X, y).score(X, y) > 0.8
     True
     >>> model.certificate_.data["relation"], round(model.certificate_.epsilon, 2)
     ('add-remove', 2.0)
