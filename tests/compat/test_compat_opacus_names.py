@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from compat_helpers import made_private
 from torch import nn
 
 from saltflat.compat.opacus.distributed import DifferentiallyPrivateDistributedDataParallel
@@ -218,6 +219,14 @@ def test_recording_can_be_taken_up_again() -> None:
     model.cleanup()
     with pytest.raises(ValueError, match="Wrap it again"):
         model.add_hooks()
+
+
+@pytest.mark.parametrize("kind", ["DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"])
+def test_models_that_are_spread_over_processes_are_refused(kind: str) -> None:
+    """Also where a part of the model is. Their classes need a process group, so these have the names alone."""
+    part = type("Sharded", (type(kind, (nn.Linear,), {}),), {})(5, 3)
+    with pytest.raises(NotImplementedError, match=f"{kind}: .* one process(.|\n)*torchrun"):
+        made_private(model=lambda: nn.Sequential(part))
 
 
 def test_several_processes_are_refused_when_asked_for_and_not_on_import() -> None:

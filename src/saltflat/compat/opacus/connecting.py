@@ -14,6 +14,9 @@ from saltflat.compat.opacus.optimizers import DPOptimizer
 from saltflat.compat.opacus.unused import UseCheck
 from saltflat.errors import InputError
 
+SPREAD = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
+"""Classes of torch that lay a model out over processes or devices."""
+
 
 def connect(
     wrapped: AbstractGradSampleHooks, optimizer: DPOptimizer, method: Method, steps: int | None
@@ -53,8 +56,12 @@ def check_same_parameters(module: nn.Module, optimizer: Optimizer) -> None:
 
 
 def check_one_process(module: nn.Module) -> None:
-    """Refuse modules that are spread over processes or devices."""
-    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise NotImplementedError(
-            f"{type(module).__name__}: saltflat.compat.opacus trains in one process, on one device."
-        )
+    """Refuse modules that are spread over processes or devices, as a whole or in parts."""
+    for part in module.modules():
+        # By name, so that FSDP need not be imported; a torch without it has none to refuse.
+        spread = {kind.__name__ for kind in type(part).__mro__} & SPREAD
+        if spread:
+            raise NotImplementedError(
+                f"{spread.pop()}: saltflat.compat.opacus trains in one process, on one device. "
+                "For several, call saltflat.fit with a plan under torchrun (docs/scale.md)."
+            )
