@@ -20,7 +20,7 @@ def momentum(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-@pytest.mark.parametrize("method", ["dp-sgd", "dp-sat"])
+@pytest.mark.parametrize("method", ["dp-sgd", "dp-sat", "dp-sat+ema"])
 def test_going_on_is_not_noticed(tmp_path: Path, method: str) -> None:
     """Should fail when the direction of the ascent is not saved."""
     options: dict[str, Any] = {"poisson_sampling": False, "optimizer": momentum, "method": method, "rho": 0.5}
@@ -38,6 +38,13 @@ def test_going_on_is_not_noticed(tmp_path: Path, method: str) -> None:
     train(second)
     assert_same(weights(second.module), weights(whole.module), atol=0, rtol=0)
     assert second.engine.accountant.history == whole.engine.accountant.history
+    if method.endswith("ema"):
+        assert_same(second.engine.average, whole.engine.average, atol=0, rtol=0)
+        other = made_private(**options | {"method": "dp-sat+swa", "steps": 6})
+        with pytest.raises(InputError, match="averages in another way"):
+            other.engine.load_checkpoint(
+                path=tmp_path / "c.pt", module=other.module, optimizer=other.optimizer
+            )
 
 
 @pytest.mark.parametrize("taken", [0, 2, 4, 5, 8])  # the second phase begins after four

@@ -8,11 +8,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from saltflat.compat.opacus.averages import Averager
 from saltflat.compat.opacus.grad_sample import AbstractGradSampleHooks
-from saltflat.compat.opacus.methods import FlatSearch, Method
+from saltflat.compat.opacus.methods import FlatSearch, Method, declared
 from saltflat.compat.opacus.optimizers import DPOptimizer
 from saltflat.compat.opacus.unused import UseCheck
 from saltflat.errors import InputError
+from saltflat.plan import NoAveraging, Swa
 
 SPREAD = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
 """Classes of torch that lay a model out over processes or devices."""
@@ -21,7 +23,10 @@ SPREAD = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel",
 def connect(
     wrapped: AbstractGradSampleHooks, optimizer: DPOptimizer, method: Method, steps: int | None
 ) -> FlatSearch | None:
-    """Let the backward pass clip at once, take gradients where the method wants them, and notice unused weights."""
+    """Let the backward pass clip at once, take gradients where the method wants them, and notice unused weights.
+
+    Returns what looks for flat minima, if the method does.
+    """
     recorder = wrapped.recorder
     if recorder is None:
         return None
@@ -30,6 +35,10 @@ def connect(
     trained, own = optimizer.params, recorder.trainable()
     if [id(p) for p in trained] == [id(p) for p in own]:
         recorder.clip = optimizer.clip
+    if not isinstance(method.averaging, NoAveraging):
+        swa = isinstance(method.averaging, Swa)  # an EMA counts from the first step, whatever is to come
+        known = declared(steps, "+swa begins at a fraction of the steps") if swa else steps or 0
+        optimizer.averager = Averager(wrapped._module, method.averaging, known)
     if method.name == "dp-sgd":
         return None
     if {id(p) for p in trained} != {id(p) for p in own}:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from saltflat.compat.opacus.accountants import create_accountant
 from saltflat.compat.opacus.accountants.utils import calibrated
 from saltflat.compat.opacus.accounts import FixedBatchesAccount, PoissonAccount, certified
+from saltflat.compat.opacus.averages import Averager
 from saltflat.compat.opacus.checkpoints import check_plain
 from saltflat.compat.opacus.connecting import (
     check_one_process,
@@ -68,6 +69,7 @@ class PrivacyEngine:
         self.dataset: Any = None  # only to notice another data set
         self._accounts: list[PoissonAccount | FixedBatchesAccount] = []
         self._search: FlatSearch | None = None
+        self._averager: Averager | None = None
         self._use_checks: list[UseCheck] = []
         self._seeded = False
 
@@ -123,13 +125,13 @@ class PrivacyEngine:
         ``grad_sample_mode="ghost"`` returns ``(module, optimizer, criterion, data_loader)``, as in Opacus; all
         modes are the one engine. With ``wrap_model=False`` the model stays as it is, and the first value is an
         object with ``cleanup()``. ``method="dp-sat"`` or ``"sai"`` look for flat minima, at no cost in privacy
-        (see `Method`; ``sai`` needs ``steps``).
+        (see `Method`; ``sai`` needs ``steps``); with ``+ema`` or ``+swa`` the weights are averaged: `average`.
         """
         if noise_generator is not None and self.secure_mode:
             raise ValueError("Passing seed is prohibited in secure mode")
         check_same_parameters(module, optimizer)
         check_one_process(module)
-        chosen = Method(method, rho, switch, noise_ratio)
+        chosen = Method.by_name(method, rho=rho, switch=switch, noise_ratio=noise_ratio)
         wrapped = self._prepare_model(
             module, batch_first, max_grad_norm, loss_reduction, grad_sample_mode, wrap_model
         )
@@ -149,6 +151,7 @@ class PrivacyEngine:
             **kwargs,
         )
         self._search = connect(wrapped, private, chosen, steps) or self._search
+        self._averager = private.averager or self._averager
         if private.use_check is not None:
             self._use_checks.append(private.use_check)
         kind = PoissonAccount if poisson_sampling else FixedBatchesAccount
@@ -202,7 +205,7 @@ class PrivacyEngine:
                 PrivacyWarning,
                 stacklevel=2,
             )  # fmt: skip
-        chosen = Method(method, rho, switch, noise_ratio)
+        chosen = Method.by_name(method, rho=rho, switch=switch, noise_ratio=noise_ratio)
         batches = len(data_loader)
         steps = int(epochs * batches + 1e-6)
 
@@ -346,6 +349,14 @@ class PrivacyEngine:
         """
         return certified(self, self._accounts, self._use_checks, delta)
 
+    @property
+    def average(self) -> dict[str, torch.Tensor] | None:
+        """The averaged weights with ``method="…+ema"`` or ``"…+swa"``, by their names in the plain model; else None.
+
+        Post-processing of releases: costs nothing.
+        """
+        return None if self._averager is None else self._averager.average
+
     # --- checkpoints ------------------------------------------------------------------------------
 
     def save_checkpoint(
@@ -391,4 +402,5 @@ class PrivacyEngine:
             "noise_scheduler_state_dict": noise_scheduler,
             "grad_clip_scheduler_state_dict": grad_clip_scheduler,
             "saltflat_method_state_dict": self._search,
+            "saltflat_average_state_dict": self._averager,
         }

@@ -17,6 +17,7 @@ from saltflat.mechanism.noise import gaussian
 from saltflat.mechanism.streams import CryptographicStream
 
 if TYPE_CHECKING:
+    from saltflat.compat.opacus.averages import Averager
     from saltflat.compat.opacus.methods import FlatSearch
     from saltflat.compat.opacus.unused import UseCheck
 
@@ -86,10 +87,11 @@ class DPOptimizer(Optimizer):
         self.loss_reduction, self.expected_batch_size = loss_reduction, expected_batch_size
         self.generator, self.secure_mode = generator, secure_mode
         self.step_hook: Callable[[DPOptimizer], None] | None = None
-        # Set by the engine: what records a release, what looks for flat minima, and what notices unused weights.
+        # Set by the engine: what records a release, looks for flat minima, notices unused weights, and averages.
         self.account: Callable[[DPOptimizer], None] | None = None
         self.search: FlatSearch | None = None
         self.use_check: UseCheck | None = None
+        self.averager: Averager | None = None
         self.keeps_gradients = True  # p.grad_sample can still be read after the step
         self._step_skip_queue: list[bool] = []
         self._is_last_step_skipped = False
@@ -213,7 +215,10 @@ class DPOptimizer(Optimizer):
         if self.keeps_gradients:
             for record in {record for p in self.params for record in records_of(p)}:
                 record.before_the_step()
-        return self.original_optimizer.step()
+        done = self.original_optimizer.step()
+        if self.averager is not None:
+            self.averager.after_step()
+        return done
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear gradients of every kind; the sum of a logical batch that goes on stays."""
