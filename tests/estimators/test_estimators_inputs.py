@@ -56,7 +56,7 @@ def test_columns_without_names_are_counted() -> None:
     assert model.bounds_[0].tolist() == [-1.0, -2.0, -3.0]
 
 
-@pytest.mark.parametrize("fill", [pd.Series({"c": 9.0, "b": 0.5, "a": 9.0}), {"b": 0.5, "a": 9.0, "c": 9.0}])
+@pytest.mark.parametrize("fill", [pd.Series({"b": 0.5, "c": 9.0, "a": 9.0}), {"b": 0.5, "a": 9.0, "c": 9.0}])
 def test_fill_by_column_is_that_of_the_column(fill: Any) -> None:
     X, y = two_blobs()
     X[3, 1] = np.nan
