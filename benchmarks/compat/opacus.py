@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scipy import stats
 
 import saltflat as sf
 from saltflat.bench.machine import facts
@@ -173,6 +174,27 @@ def both(found: dict[str, Any], case: str, mode: str) -> tuple[list[dict[str, An
     return theirs, mine
 
 
+def spread(accuracies: list[float]) -> str:
+    """The mean and the standard deviation over the rounds, in percent."""
+    mean = f"{100 * statistics.fmean(accuracies):.1f}"
+    return f"{mean} ± {100 * statistics.stdev(accuracies):.1f} %" if len(accuracies) > 1 else f"{mean} %"
+
+
+def differs(differences: list[float]) -> bool:
+    """Whether the rounds' differences are away from zero, by a t-test at 95 %."""
+    if len(differences) < 2:
+        return False
+    error = statistics.stdev(differences) / len(differences) ** 0.5
+    return abs(statistics.fmean(differences)) > float(stats.t.ppf(0.975, len(differences) - 1)) * error
+
+
+def seen(visible: list[str], rounds: int) -> str:
+    """What the rounds say about accuracies, as the end of a sentence."""
+    if not visible:
+        return f"no difference is visible over {rounds} round{'s' if rounds > 1 else ''}"
+    return f"over {rounds} rounds a difference is visible for {' and '.join(visible)}"
+
+
 def table(found: dict[str, Any]) -> str:
     """Accuracies, times and ratios in Markdown."""
     head = (
@@ -185,22 +207,21 @@ def table(found: dict[str, Any]) -> str:
         "times as fast",
     )
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    rounds = 0
+    rounds, visible = 0, []
     for name, case in CASES.items():
         for mode in MODES:
             theirs, mine = both(found, name, mode)
             if not theirs:
                 continue
             rounds = max(rounds, len(theirs))
+            if differs([own["accuracy"] - peer["accuracy"] for peer, own in zip(theirs, mine, strict=True)]):
+                visible.append(f"{name}, `{mode}`")
             times = [[each["seconds"] for each in side] for side in (theirs, mine)]
             ratio = paired(*times)
             cells = [
                 case.title if mode == MODES[0] else "",
                 f"`{mode}`",
-                *(
-                    f"{100 * statistics.fmean(each['accuracy'] for each in side):.1f} %"
-                    for side in (theirs, mine)
-                ),
+                *(spread([each["accuracy"] for each in side]) for side in (theirs, mine)),
                 *(f"{statistics.median(side):.1f} s" for side in times),
                 f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
             ]
@@ -209,8 +230,9 @@ def table(found: dict[str, Any]) -> str:
     threads = f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}"
     lines.append(
         f"\n{machine['processor']}, {threads}, torch {machine['torch']}, Opacus {machine['peers']['opacus']}; "
-        f"{rounds} rounds in which both took turns. Accuracy is the mean over the rounds, on a thousand rows; the time "
-        "is the median of the clock; how many times as fast is the median of the rounds' ratios, with the quartiles."
+        f"{rounds} rounds in which both took turns. Accuracy is the mean over the rounds ± their standard deviation, "
+        f"on a thousand rows: {seen(visible, rounds)}. The time is the median of the clock; how many times as fast "
+        "is the median of the rounds' ratios, with the quartiles."
     )
     return "\n".join(lines)
 

@@ -58,6 +58,21 @@ def test_every_run_is_made_once(bench: ModuleType) -> None:
     assert page.count("| 3.00 (3.00 to 3.00) |") == 4
 
 
+def test_accuracies_have_a_spread_and_are_not_compared_by_their_means(bench: ModuleType) -> None:
+    """Differences of both signs show nothing; the same one in every round does."""
+    bench.run(ARGUMENTS)
+    found = json.loads(bench.RESULTS.read_text(encoding="utf-8"))
+    for seed, (theirs, own) in enumerate([(0.50, 0.60), (0.60, 0.54)]):
+        found["runs"][f"small-cnn hooks opacus {seed}"]["accuracy"] = theirs
+        found["runs"][f"small-cnn hooks saltflat {seed}"]["accuracy"] = own
+    made = bench.table(found)
+    assert "| 55.0 ± 7.1 % | 57.0 ± 4.2 % |" in made
+    assert "on a thousand rows: no difference is visible over 2 rounds." in made
+    for seed in range(2):
+        found["runs"][f"small-cnn ghost opacus {seed}"]["accuracy"] = 0.4 + 0.001 * seed
+    assert "over 2 rounds a difference is visible for small-cnn, `ghost`." in bench.table(found)
+
+
 def test_what_was_stopped_goes_on(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bench.one_run
 

@@ -67,6 +67,19 @@ def test_rdp_is_opacus_and_prv_is_tighter() -> None:
         assert least <= accountant.get_epsilon(delta=1e-5) <= most
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "entry", [(1.5, 0.04, 2250), (1.0, 0.01, 1000), (0.7, 0.1, 30), (2.0, 1.0, 5), (4.0, 0.2, 500)]
+)
+def test_rdp_is_never_below_that_of_opacus(entry: tuple[float, float, int]) -> None:
+    """The same to rounding, or a little more: what the page says."""
+    opacus = pytest.importorskip("opacus.accountants", reason="Opacus is a peer, not a dependency")
+    theirs, ours = opacus.RDPAccountant(), RDPAccountant()
+    theirs.history = ours.history = [entry]
+    there = theirs.get_epsilon(delta=1e-5)
+    assert there * (1 - 1e-12) <= ours.get_epsilon(delta=1e-5) <= there * 1.002
+
+
 def test_gdp_is_computed_by_something_sound() -> None:
     with pytest.warns(PrivacyWarning, match="understate"):
         gaussian = GaussianAccountant()

@@ -99,6 +99,69 @@ def test_the_ascent_costs_nothing() -> None:
     assert plain.engine.accountant.history == flat.engine.accountant.history
 
 
+def iterates(made: Any, epochs: int) -> list[dict[str, Tensor]]:
+    """The weights after each step."""
+    found = []
+    for _ in range(3 * epochs):
+        train(made, steps=1)
+        found.append(weights(made.module))
+    return found
+
+
+def test_ema_is_that_of_a_plan_and_leaves_training_alone() -> None:
+    plain, averaged = (made_private(method=m, rho=0.3, **FIXED) for m in ("dp-sat", "dp-sat+ema"))
+    assert averaged.engine.average is None
+    train(plain, epochs=2)
+    train(averaged, epochs=2)
+    assert_same(weights(averaged.module), weights(plain.module), atol=0, rtol=0)
+    assert averaged.engine.accountant.history == plain.engine.accountant.history
+    assert plain.engine.average is None
+    steps = iterates(made_private(method="dp-sat+ema", rho=0.3, **FIXED), 1)
+    expected = steps[0]["0.weight"]
+    for count, step in enumerate(steps[1:], start=2):
+        decay = min(0.99, (1 + count) / (10 + count))
+        expected = decay * expected + (1 - decay) * step["0.weight"]
+    again = made_private(method="dp-sat+ema", rho=0.3, **FIXED)
+    iterates(again, 1)
+    torch.testing.assert_close(again.engine.average["0.weight"], expected)
+
+
+def test_swa_is_the_mean_of_the_last_part() -> None:
+    made = made_private(method="sai+swa", steps=6, switch=2, **FIXED)
+    steps = iterates(made, 2)
+    mean = torch.stack([step["0.weight"] for step in steps[4:]]).mean(0)  # seven tenths of six are four
+    torch.testing.assert_close(made.engine.average["0.weight"], mean)
+    made.plain.load_state_dict({**made.plain.state_dict(), **made.engine.average})
+    with pytest.raises(InputError, match="swa begins at a fraction"):
+        made_private(method="dp-sgd+swa", **FIXED)
+
+
+def test_an_average_can_be_loaded_where_weights_are_tied() -> None:
+    """Failed when a weight with two names was averaged under one of them."""
+    made = made_private(name="tied", method="dp-sgd+ema", **FIXED)
+    train(made, epochs=2)
+    made.plain.load_state_dict({**made.plain.state_dict(), **made.engine.average})
+    torch.testing.assert_close(made.plain.table.weight.detach(), made.engine.average["table.weight"])
+
+
+def test_parts_of_a_batch_are_one_step_of_the_average() -> None:
+    whole, parts = (made_private(method="dp-sgd+ema", **FIXED) for _ in range(2))
+    train(whole, epochs=2)
+    with BatchMemoryManager(
+        data_loader=parts.loader, max_physical_batch_size=3, optimizer=parts.optimizer
+    ) as loader:
+        train(parts, epochs=2, loader=loader)
+    assert_same(parts.engine.average, whole.engine.average, atol=2e-6, rtol=1e-4)
+
+
+def test_other_suffixes_are_refused() -> None:
+    for method in ("dp-sgd+adam", "dp-sat+ema+swa", "sai+"):
+        with pytest.raises(InputError, match=r"\+ema, \+swa, or none(.|\n)*optimizer itself"):
+            made_private(method=method)
+    with pytest.raises(InputError, match="Did you mean 'dp-sat'"):
+        made_private(method="dp-sta+ema")
+
+
 def test_bad_methods() -> None:
     with pytest.raises(InputError, match="Did you mean 'dp-sat'"):
         made_private(method="dp-sta")

@@ -21,6 +21,6 @@ def declared(rows: int = 200) -> dict[str, Any]:
 
 
 def cancer() -> tuple[Any, Any, tuple[Any, Any]]:
-    """The breast-cancer table with the bounds that its documentation prints."""
+    """The breast-cancer table with the bounds that its documentation prints, which are those of all its rows."""
     X, y = load_breast_cancer(return_X_y=True)
     return X, y, (X.min(0), X.max(0))

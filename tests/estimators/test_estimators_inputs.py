@@ -30,6 +30,77 @@ def test_frames_keep_their_names() -> None:
         model.predict(frame[["c", "a", "b"]])
 
 
+ORDERS: list[Any] = [
+    lambda low, high: (pd.Series(low, ["c", "a", "b"]), pd.Series(high, ["c", "a", "b"])),
+    lambda low, high: (dict(zip("cab", low)), dict(zip("cab", high))),
+    lambda low, high: {name: (a, b) for name, a, b in zip("cab", low, high)},
+    lambda low, high: (
+        pd.Series([low[1], low[2], low[0]]),
+        [high[1], high[2], high[0]],
+    ),  # no names: in order
+]
+
+
+@pytest.mark.parametrize("written", ORDERS)
+def test_bounds_by_column_are_those_of_the_column(written: Any) -> None:
+    """Failed when the index of a Series was ignored: column a had the bounds of column c."""
+    X, y = two_blobs()
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = classifier(bounds=written([-3.0, -1.0, -2.0], [30.0, 10.0, 20.0])).fit(frame, y)
+    assert [side.tolist() for side in model.bounds_] == [[-1.0, -2.0, -3.0], [10.0, 20.0, 30.0]]
+
+
+def test_columns_without_names_are_counted() -> None:
+    X, y = two_blobs()
+    model = classifier(bounds={2: (-3, 3), 0: (-1, 1), 1: (-2, 2)}).fit(X, y)
+    assert model.bounds_[0].tolist() == [-1.0, -2.0, -3.0]
+
+
+@pytest.mark.parametrize("fill", [pd.Series({"b": 0.5, "c": 9.0, "a": 9.0}), {"b": 0.5, "a": 9.0, "c": 9.0}])
+def test_fill_by_column_is_that_of_the_column(fill: Any) -> None:
+    X, y = two_blobs()
+    X[3, 1] = np.nan
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    by_column, plain = classifier(fill=fill).fit(frame, y), classifier(fill=0.5).fit(frame, y)
+    np.testing.assert_array_equal(by_column.predict_proba(frame), plain.predict_proba(frame))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bounds": {"a": (0, 1), "b": (0, 1)}}, "lacks the column 'c'"),
+        ({"bounds": {"a": (0, 1), "b": (0, 1), "c": (0, 1), "d": (0, 1)}}, "names 'd', which is no column"),
+        ({"bounds": {"a": 0, "b": 1, "c": 2}}, "column: "),
+        ({"bounds": (pd.Series([0, 0, 0], ["a", "b", "d"]), 1)}, "names 'd', which is no column"),
+        ({"bounds": (pd.Series([0, 0, 0, 0], ["a", "b", "c", "c"]), 1)}, "twice"),
+        ({"fill": {"a": 0.0}}, "fill.*lacks the column 'b'"),
+        ({"fill": {0: 0.0, 1: 0.0, 2: 0.0}}, "names 0, which is no column"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(changes: dict[str, Any], message: str) -> None:
+    X, y = two_blobs()
+    with pytest.raises(InputError, match=message):
+        classifier(**changes).fit(pd.DataFrame(X, columns=["a", "b", "c"]), y)
+    with pytest.raises(InputError, match="pass a frame"):
+        classifier(bounds=(pd.Series([0, 0, 0], ["a", "b", "c"]), 1)).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "message"),
+    [
+        ([0, 1], ["no", "yes"], "classes.* holds numbers, and y holds text"),
+        (["0", "1"], [0, 1], "classes.* holds text, and y holds numbers"),
+        ([0, 1], np.array(["no", "yes"], dtype=object), "holds numbers, and y holds objects"),
+        ([None, 1], [0, 1], "holds objects, and y holds numbers"),
+    ],
+)
+def test_labels_of_another_type_are_refused(classes: Any, labels: Any, message: str) -> None:
+    """Failed with a bare TypeError from numpy, for some of them."""
+    X, y = two_blobs()
+    with pytest.raises(InputError, match=message):
+        classifier(classes=classes).fit(X, np.asarray(labels)[y])
+
+
 def test_labels_may_be_words() -> None:
     X, y = two_blobs()
     words = np.array(["no", "yes"])[y]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from typing import Any
@@ -19,6 +20,7 @@ from core_helpers import plan_of
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what the libraries say when they are imported
     transformers = pytest.importorskip("transformers", reason="pip install 'saltflat[transformers]'")
+    peft = pytest.importorskip("peft", reason="pip install 'saltflat[transformers]'")
 
 PARTS = ("all", "last-layer", "bias-only", "lora")
 SMALL: dict[str, Any] = {"vocab_size": 31, "max_position_embeddings": 24, "num_labels": CLASSES}
@@ -159,6 +161,33 @@ def test_what_a_tokenizer_returns_is_taken_as_it_is() -> None:
     encoded = transformers.BatchEncoding(tokens(40))
     run = sf.fit(build("bert"), (encoded, labels(40)), plan_of(), progress=False)
     assert run.predict(transformers.BatchEncoding(tokens(9))).shape == (9,)
+
+
+OWN_PEFT: dict[str, tuple[str, dict[str, Any]]] = {
+    "some layers": ("LoraConfig", {"r": 4, "target_modules": ["query", "value"]}),
+    "every layer, biases, ranks scaled": (
+        "LoraConfig", {"r": 2, "target_modules": "all-linear", "bias": "lora_only", "use_rslora": True},
+    ),
+    "lengths apart from directions": ("LoraConfig", {"r": 2, "target_modules": ["query"], "use_dora": True}),
+    "factors": ("IA3Config", {"target_modules": ["key", "value"], "feedforward_modules": []}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OWN_PEFT)
+def test_a_model_that_somebody_else_wrapped_in_peft(case: str) -> None:
+    """``peft.get_peft_model`` itself, not `tune_only`: the engine, the check and a run see what it trains."""
+    kind, settings = OWN_PEFT[case]
+    model = peft.get_peft_model(build("bert"), getattr(peft, kind)(task_type="SEQ_CLS", **settings))
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert any("classifier" in name for name in trained)
+    assert not any("embeddings" in name for name in trained)
+    found = sf.check_gradients(model, (tokens(), labels()))
+    assert (set(found.found), found.idle) == (trained, ())
+    assert set(agreed("bert", copy.deepcopy(model))) == trained
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    sf.fit(model, (tokens(40), labels(40)), plan_of(steps=2), progress=False)
+    moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+    assert moved == trained
 
 
 def test_merged_lora_is_the_plain_model_again() -> None:

@@ -89,3 +89,17 @@ def wait_for_entries(process: subprocess.Popen[str], ledger: Path, entries: int)
         assert process.poll() is None, f"it ended too early: {process.communicate()}"
         assert time.monotonic() < until, "it takes too long"
         time.sleep(0.005)
+
+
+def wait_for_the_end(pid: int) -> None:
+    """Until a process, which is nobody's child here, has ended; whether or not its parent has noticed."""
+    until = time.monotonic() + LONG
+    while True:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state in "ZX":
+            return
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.05)

@@ -8,7 +8,16 @@ import signal
 from pathlib import Path
 
 import pytest
-from ranks_helpers import LONG, Inside, descendants, launched, process_of_rank, torchrun, wait_for_entries
+from ranks_helpers import (
+    LONG,
+    Inside,
+    descendants,
+    launched,
+    process_of_rank,
+    torchrun,
+    wait_for_entries,
+    wait_for_the_end,
+)
 from safetensors.torch import load_file
 
 from saltflat.record.ledger import Ledger
@@ -81,6 +90,30 @@ def test_a_killed_rank_ends_the_run_in_order_and_one_process_goes_on(run: Inside
     steps = [entry["step"] for entry in ledger.entries if entry["kind"] == "release"]
     assert steps == list(range(1, 151))
     code, out, err = run("verify", "cut")
+    assert code == 0, out + err
+
+
+@pytest.mark.slow
+def test_a_silent_rank_is_given_up_after_a_while(
+    run: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 is stopped: its connections stay open, and it says nothing. Without a limit this would wait for ever."""
+    monkeypatch.setenv("SALTFLAT_RANK_TIMEOUT", "20")
+    with launched(2, *TRAIN, *SMALL, "--steps", "2000", "--out", "cut", cwd=tmp_path) as process:
+        wait_for_entries(process, tmp_path / "cut" / "ledger.jsonl", 30)
+        below = descendants(process.pid)
+        leader, silent = (process_of_rank(process.pid, rank) for rank in (0, 1))
+        os.kill(silent, signal.SIGSTOP)
+        wait_for_the_end(leader)
+        os.kill(silent, signal.SIGCONT)  # so that it hears its launcher, which ends all
+        out, err = process.communicate(timeout=LONG)
+        assert process.returncode != 0
+        assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+    assert out == ""
+    assert "it was silent for longer than 20 seconds (SALTFLAT_RANK_TIMEOUT)" in err
+    assert "go on with: saltflat train --resume cut" in err
+    assert json.loads((tmp_path / "cut" / "certificate.json").read_text())["finished"] is False
+    code, out, err = run("verify", "cut", "--accept", "unfinished")
     assert code == 0, out + err
 
 

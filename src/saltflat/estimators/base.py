@@ -125,7 +125,8 @@ class PrivateEstimator(BaseEstimator):
         if kind != "bounds":
             raise InputError("scaling", self.scaling, "'auto', 'bounds', 'rows' or 'none'")
         if self.bounds is not None:
-            low, high = checked_bounds("bounds", self.bounds, rows.shape[1])
+            names = getattr(self, "feature_names_in_", None)
+            low, high = checked_bounds("bounds", self.bounds, rows.shape[1], names)
             return Scaler("bounds", low, high, unit=net.transform is not None), []
         if sparse.issparse(rows):
             raise InputError(

@@ -33,10 +33,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     `PrivacyWarning` says so.
 
     ``scaling`` is ``"bounds"`` (cut off at bounds), ``"rows"`` (every row is brought to length one; costs nothing),
-    ``"none"``, or ``"auto"``: rows for sparse input, else bounds. ``bounds`` is a public pair (low, high) of numbers or
-    arrays. Left out, they are learned by a survey: noised histograms of all columns, one release within
-    the budget that takes ``survey_share`` of it. They are never read from the rows as they are. ``fill``
-    is the public value for what is missing. ``image_shape`` says that flat rows are images.
+    ``"none"``, or ``"auto"``: rows for sparse input, else bounds. ``bounds`` is a public pair (low, high) of numbers,
+    arrays, or Series and dicts by column; or one dict {column: (low, high)}. Left out, they are learned by a survey:
+    noised histograms of all columns, one release within the budget that takes ``survey_share`` of it. They are never
+    read from the rows as they are. ``fill`` is the public value for what is missing, one or one for each column.
+    ``image_shape`` says that flat rows are images.
 
     ``class_weight`` is a public dict; ``"balanced"`` learns the class counts in the same survey.
     ``batch_size``, ``steps``, ``learning_rate`` and ``clip_norm`` have defaults for about a thousand rows
@@ -49,10 +50,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     After `fit`: ``classes_``, ``certificate_``, ``plan_``, ``run_``, ``model_``, ``bounds_``, ``n_features_in_``.
 
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = PrivateClassifier(epsilon=2.0, population=569, classes=[0, 1], bounds=(X.min(0), X.max(0)))
-    >>> model.fit(X, y).score(X, y) > 0.8          # these bounds were read from public rows
+    >>> from sklearn.datasets import load_digits
+    >>> X, y = load_digits(return_X_y=True)        # a pixel is a number from 0 to 16, whatever the rows hold
+    >>> model = PrivateClassifier(epsilon=2.0, population=1797, classes=list(range(10)), bounds=(0, 16))
+    >>> model.fit(X, y).score(X, y) > 0.8
     True
     >>> model.certificate_.data["relation"], round(model.certificate_.epsilon, 2)
     ('add-remove', 2.0)
@@ -129,9 +130,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         if self.classes is None:
             classes, codes = np.unique(labels, return_inverse=True)
         else:
-            classes = np.unique(np.asarray(self.classes))
-            codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
-            if not (classes[codes] == labels).all():
+            classes, codes, known = _found_among(self.classes, labels)
+            if not known:
                 raise InputError(
                     "classes", str(classes.tolist()), "every class that occurs",
                     problem="lacks a label that is in y", cure="Declare all classes that there can be.",
@@ -165,6 +165,29 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         if self.population is not None:
             return "The set of classes (classes=) was"
         return "The number of rows (population=) and the set of classes (classes=) were"
+
+
+def _found_among(declared: Any, labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64], bool]:
+    """The declared classes in order, the place of each label among them, and whether each label has one."""
+    given = np.asarray(declared)
+    kinds = [_kind(given), _kind(labels)]
+    try:
+        if sorted(kinds) == ["numbers", "text"]:  # numpy would compare them as text
+            raise TypeError
+        classes = np.unique(given)
+        codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
+        return classes, codes, bool((classes[codes] == labels).all())
+    except TypeError as error:
+        raise InputError(
+            "classes", str(given.tolist()), "labels of one type, the same as in y",
+            problem=f"holds {kinds[0]}, and y holds {kinds[1]}: they cannot be compared",
+            cure="Convert one of them, y.astype(str) for instance.",
+        ) from error  # fmt: skip
+
+
+def _kind(values: NDArray[Any]) -> str:
+    """What labels are, in a word that says nothing about any of them."""
+    return {"U": "text", "S": "text", "T": "text", "O": "objects"}.get(values.dtype.kind, "numbers")
 
 
 class _WeightedLoss:

@@ -49,7 +49,8 @@ def read_rows(
                 cure="Declare one: fill=0.0, or one for each feature. Learning it from the rows would cost budget.",
             ) from error  # fmt: skip
         raise
-    return _filled(rows, checked_fill(fill, rows.shape[1])), targets, _shape(estimator, shape, rows.shape[1])
+    fill = checked_fill(fill, rows.shape[1], getattr(estimator, "feature_names_in_", None))
+    return _filled(rows, fill), targets, _shape(estimator, shape, rows.shape[1])
 
 
 def _flat(X: Any) -> tuple[Any, tuple[int, ...] | None]:

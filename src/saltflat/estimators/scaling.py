@@ -6,6 +6,7 @@ costs nothing, and treats a row at prediction as it treated rows in training.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,13 +53,26 @@ class Scaler:
         return np.asarray((2 * inside - 1) * (REACH / np.sqrt(rows.shape[1])))
 
 
-def checked_bounds(argument: str, bounds: Any, features: int | None = None) -> tuple[Any, Any]:
-    """A pair (low, high) of numbers, or of arrays with one for each feature; anything else is refused."""
+def checked_bounds(
+    argument: str, bounds: Any, features: int | None = None, names: Sequence[Any] | None = None
+) -> tuple[Any, Any]:
+    """A pair (low, high) of numbers, or of arrays with one for each feature; anything else is refused.
+
+    A side may also be a Series or dict by column, and the whole a dict {column: (low, high)}: they are brought into
+    the order of ``names``, those of the columns.
+    """
     expected = "a pair (low, high) with low < high: two numbers" + (
         "" if features is None else f", or two arrays with one for each of {features} features"
     )
+    if features is not None and isinstance(bounds, Mapping):
+        pairs = in_order(argument, bounds, features, names)
+        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+            raise InputError(argument, bounds, "{column: (low, high)}", problem="holds something else")
+        bounds = [list(side) for side in zip(*pairs)]
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
         raise InputError(argument, bounds, expected, problem="is no pair")
+    if features is not None:
+        bounds = [in_order(argument, side, features, names) for side in bounds]
     try:
         low, high = (np.asarray(side, dtype=np.float64) for side in bounds)
     except (TypeError, ValueError) as error:
@@ -73,10 +87,11 @@ def checked_bounds(argument: str, bounds: Any, features: int | None = None) -> t
     return low, high
 
 
-def checked_fill(fill: Any, features: int) -> Array | None:
-    """The declared value for what is missing: one, or one for each feature."""
+def checked_fill(fill: Any, features: int, names: Sequence[Any] | None = None) -> Array | None:
+    """The declared value for what is missing: one, or one for each feature, by column if it is a Series or dict."""
     if fill is None:
         return None
+    fill = in_order("fill", fill, features, names)
     expected = f"a number, or one for each of {features} features"
     try:
         values = np.asarray(fill, dtype=np.float64)
@@ -85,3 +100,43 @@ def checked_fill(fill: Any, features: int) -> Array | None:
     if values.shape not in ((), (features,)) or not np.isfinite(values).all():
         raise InputError("fill", fill, expected, problem="does not fit, or is not finite")
     return np.broadcast_to(values, (features,))
+
+
+def in_order(argument: str, values: Any, features: int, names: Sequence[Any] | None) -> Any:
+    """What a Series or dict says of each column, in the order of the columns; anything else as it is.
+
+    Rows without names have columns 0, 1, 2, … A Series that was never given an index has these too, and is taken in
+    its own order.
+
+    >>> in_order("fill", {"b": 1.0, "a": 2.0}, 2, ["a", "b"])
+    [2.0, 1.0]
+    """
+    if isinstance(values, Mapping):
+        keys, found = list(values), list(values.values())
+    elif hasattr(values, "index") and hasattr(values, "to_numpy"):  # a Series; pandas need not be installed
+        keys, found = list(values.index), list(values.to_numpy())
+        if keys == list(range(features)):
+            return found
+    else:
+        return values
+    columns = list(range(features)) if names is None else list(names)
+    by_column = dict(zip(keys, found))
+    lacking = [column for column in columns if column not in by_column]
+    unknown = [key for key in keys if key not in columns]
+    problem = (
+        f"names {unknown[0]!r}, which is no column" if unknown
+        else f"lacks the column {lacking[0]!r}" if lacking
+        else "names a column twice" if len(keys) > len(columns)
+        else ""
+    )  # fmt: skip
+    if problem:
+        raise InputError(
+            argument, _listed(keys), f"one value for each of {_listed(columns)}", problem=problem,
+            cure="" if names is not None else "X has no names of columns; pass a frame, or an array of values.",
+        )  # fmt: skip
+    return [by_column[column] for column in columns]
+
+
+def _listed(keys: Sequence[Any]) -> str:
+    shown = ", ".join(repr(key) for key in keys[:6])
+    return f"[{shown}]" if len(keys) <= 6 else f"[{shown}, …]"

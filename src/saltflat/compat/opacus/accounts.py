@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from saltflat.compat.opacus.optimizers.optimizer import DPOptimizer
     from saltflat.compat.opacus.privacy_engine import PrivacyEngine
+    from saltflat.compat.opacus.unused import UseCheck
 
 FORMAT = 1
 
@@ -88,7 +89,10 @@ class FixedBatchesAccount:
 
 
 def certified(
-    engine: PrivacyEngine, accounts: list[PoissonAccount | FixedBatchesAccount], delta: float
+    engine: PrivacyEngine,
+    accounts: list[PoissonAccount | FixedBatchesAccount],
+    use_checks: list[UseCheck],
+    delta: float,
 ) -> dict[str, Any]:
     """What an engine claims, as plain values. Infinite ε is the text "inf"."""
     history = engine.accountant.history
@@ -103,6 +107,11 @@ def certified(
         doubts.append(
             "the noise came from a generator that was handed in: who knows its seed knows the noise"
         )
+    doubts += [
+        f"no gradient reached {check.told()} in the first batch: noise alone moves them"
+        for check in use_checks
+        if check.unused
+    ]
     return {
         "format": FORMAT,
         "epsilon": _number(found),

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from saltflat.errors import InputError, check_positive, is_number, nearest
 from saltflat.methods.ascent import AscentState
-from saltflat.plan import PreviousRelease
+from saltflat.plan import Averaging, Ema, NoAveraging, PreviousRelease, Swa
 
 if TYPE_CHECKING:
     from saltflat.compat.opacus.optimizers.optimizer import DPOptimizer
 
 METHODS = ("dp-sgd", "dp-sat", "sai")
+AVERAGES: dict[str, Averaging] = {"ema": Ema(), "swa": Swa()}
+"""The suffixes that are taken here. Optimizer and clipping have arguments of their own in Opacus's interface."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,31 @@ class Method:
 
     ``dp-sat`` (Park et al. 2023) takes each gradient at w + ρ g/‖g‖, g the previous release. ``sai`` (Wang et al.
     2025) does so up to the step ``switch``, a fraction of all steps or a step; from there it is DP-SGD with noise
-    ``noise_ratio`` times as large.
+    ``noise_ratio`` times as large. ``averaging`` changes nothing in training.
+
+    >>> Method.by_name("dp-sat+ema", rho=0.1).averaging.kind
+    'ema'
     """
 
     name: str = "dp-sgd"
     rho: float = 0.03
     switch: float | int = 0.4
     noise_ratio: float = 1.5
+    averaging: Averaging = field(default_factory=NoAveraging)
+
+    @classmethod
+    def by_name(cls, method: str, **settings: Any) -> Method:
+        """A method with at most one suffix: ``dp-sat+ema``, ``sai+swa``."""
+        name, *suffixes = str(method).split("+")
+        if not suffixes:
+            return cls(name, **settings)
+        if len(suffixes) > 1 or suffixes[0] not in AVERAGES:
+            raise InputError(
+                "method", method, f"one suffix of {', '.join('+' + each for each in AVERAGES)}, or none",
+                problem="has another suffix",
+                cure="Pass the optimizer itself, and clipping='adaptive' or 'automatic'; saltflat.fit has the rest.",
+            )  # fmt: skip
+        return cls(name, averaging=AVERAGES[suffixes[0]], **settings)
 
     def __post_init__(self) -> None:
         if self.name not in METHODS:
@@ -49,12 +69,7 @@ class Method:
         """How many steps the search for flatness has; None for all of them."""
         if self.name != "sai":
             return None if self.name == "dp-sat" else 0
-        if steps is None:
-            raise InputError(
-                "steps", None, "how many steps will be taken, declared before the first one",
-                problem="is missing: method='sai' has two phases",
-                cure="Pass steps= to make_private, or use make_private_with_epsilon, which knows the epochs.",
-            )  # fmt: skip
+        steps = declared(steps, "method='sai' has two phases")
         whole = isinstance(self.switch, int) and not isinstance(self.switch, bool)
         first = int(self.switch) if whole else round(float(self.switch) * steps)
         return min(max(first, 0), steps)
@@ -70,6 +85,17 @@ class Method:
         return [phase for phase in phases if phase[2]]
 
 
+def declared(steps: int | None, why: str) -> int:
+    """The number of steps, which must be known before the first one."""
+    if steps is None:
+        raise InputError(
+            "steps", None, "how many steps will be taken, declared before the first one",
+            problem=f"is missing: {why}",
+            cure="Pass steps= to make_private, or use make_private_with_epsilon, which knows the epochs.",
+        )  # fmt: skip
+    return steps
+
+
 @dataclass
 class FlatSearch:
     """Displaces the weights at which gradients are taken, while the search goes on."""
@@ -77,7 +103,9 @@ class FlatSearch:
     method: Method
     parameters: Sequence[nn.Parameter]
     first_steps: int | None
+    optimizer: DPOptimizer
     steps: int = 0  # releases so far
+    raised: bool = False  # whether the optimizer has the noise of the second phase
     state: AscentState = field(default_factory=AscentState)
     _weights: list[Tensor] | None = None
 
@@ -97,12 +125,14 @@ class FlatSearch:
             self._weights = [p.detach() + moved[str(i)] for i, p in enumerate(self.parameters)]
         return self._weights
 
-    def before_release(self, optimizer: DPOptimizer) -> None:
+    def before_release(self) -> None:
         """The second phase has its own noise, before anything of it is recorded or drawn."""
-        if self.method.name == "sai" and self.first_steps and self.steps == self.first_steps:
-            optimizer.noise_multiplier *= self.method.noise_ratio
+        second = self.method.name == "sai" and self.first_steps and self.steps >= self.first_steps
+        if second and not self.raised:  # once, also where a release that failed is tried again
+            self.optimizer.noise_multiplier *= self.method.noise_ratio
+            self.raised = True
 
-    def after_release(self, optimizer: DPOptimizer) -> None:
+    def after_release(self) -> None:
         """Remember the release."""
         self.steps += 1
         self._weights = None
@@ -114,13 +144,24 @@ class FlatSearch:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: plain values and tensors."""
-        return {"method": self.method.name, "steps": self.steps, "direction": self.state.direction}
+        return {
+            "method": self.method.name,
+            "steps": self.steps,
+            "direction": self.state.direction,
+            "first_steps": self.first_steps,
+            "noise_multiplier": float(self.optimizer.noise_multiplier),
+            "raised": self.raised,
+        }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there. The phases of ``sai`` share one budget: switch and noise are those of the checkpoint."""
         if saved["method"] != self.method.name:
             raise InputError(
                 "method", self.method.name, f"method={saved['method']!r}, as in the checkpoint",
                 problem="is not the method of the checkpoint",
             )  # fmt: skip
         self.steps, self.state.direction, self._weights = int(saved["steps"]), saved["direction"], None
+        # Older files do not say whether the noise was raised; the next release then raises it.
+        if self.method.name == "sai" and "raised" in saved:
+            self.first_steps, self.raised = int(saved["first_steps"]), bool(saved["raised"])
+            self.optimizer.noise_multiplier = float(saved["noise_multiplier"])

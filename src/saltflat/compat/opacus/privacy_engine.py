@@ -14,16 +14,24 @@ from torch.utils.data import DataLoader
 from saltflat.compat.opacus.accountants import create_accountant
 from saltflat.compat.opacus.accountants.utils import calibrated
 from saltflat.compat.opacus.accounts import FixedBatchesAccount, PoissonAccount, certified
+from saltflat.compat.opacus.averages import Averager
 from saltflat.compat.opacus.checkpoints import check_plain
+from saltflat.compat.opacus.connecting import (
+    check_one_process,
+    check_same_parameters,
+    connect,
+    expected_batch_size,
+)
 from saltflat.compat.opacus.data_loader import DPDataLoader, counted
-from saltflat.compat.opacus.grad_sample import AbstractGradSampleHooks, AbstractGradSampleModule
+from saltflat.compat.opacus.grad_sample import AbstractGradSampleModule
 from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, prepare_module
 from saltflat.compat.opacus.methods import FlatSearch, Method
 from saltflat.compat.opacus.optimizers import DPOptimizer, get_optimizer_class
+from saltflat.compat.opacus.unused import UseCheck
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from saltflat.compat.opacus.validators import ModuleValidator
 from saltflat.compat.opacus.validators.errors import UnsupportedModuleError
-from saltflat.errors import InputError, PrivacyWarning
+from saltflat.errors import PrivacyWarning
 from saltflat.mechanism.streams import CryptographicStream
 
 File = str | os.PathLike[str] | IO[bytes]
@@ -61,6 +69,8 @@ class PrivacyEngine:
         self.dataset: Any = None  # only to notice another data set
         self._accounts: list[PoissonAccount | FixedBatchesAccount] = []
         self._search: FlatSearch | None = None
+        self._averager: Averager | None = None
+        self._use_checks: list[UseCheck] = []
         self._seeded = False
 
     # --- checks -----------------------------------------------------------------------------------
@@ -115,13 +125,13 @@ class PrivacyEngine:
         ``grad_sample_mode="ghost"`` returns ``(module, optimizer, criterion, data_loader)``, as in Opacus; all
         modes are the one engine. With ``wrap_model=False`` the model stays as it is, and the first value is an
         object with ``cleanup()``. ``method="dp-sat"`` or ``"sai"`` look for flat minima, at no cost in privacy
-        (see `Method`; ``sai`` needs ``steps``).
+        (see `Method`; ``sai`` needs ``steps``); with ``+ema`` or ``+swa`` the weights are averaged: `average`.
         """
         if noise_generator is not None and self.secure_mode:
             raise ValueError("Passing seed is prohibited in secure mode")
-        _check_same_parameters(module, optimizer)
-        _check_one_process(module)
-        chosen = Method(method, rho, switch, noise_ratio)
+        check_same_parameters(module, optimizer)
+        check_one_process(module)
+        chosen = Method.by_name(method, rho=rho, switch=switch, noise_ratio=noise_ratio)
         wrapped = self._prepare_model(
             module, batch_first, max_grad_norm, loss_reduction, grad_sample_mode, wrap_model
         )
@@ -133,14 +143,17 @@ class PrivacyEngine:
             optimizer=optimizer,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
-            expected_batch_size=_expected(loader, sample_rate),
+            expected_batch_size=expected_batch_size(loader, sample_rate),
             loss_reduction=loss_reduction,
             clipping=clipping,
             noise_generator=noise_generator,
             grad_sample_mode=grad_sample_mode,
             **kwargs,
         )
-        self._connect(wrapped, private, chosen, steps)
+        self._search = connect(wrapped, private, chosen, steps) or self._search
+        self._averager = private.averager or self._averager
+        if private.use_check is not None:
+            self._use_checks.append(private.use_check)
         kind = PoissonAccount if poisson_sampling else FixedBatchesAccount
         account = kind(self.accountant, loader, sample_rate)
         private.account = account
@@ -192,7 +205,7 @@ class PrivacyEngine:
                 PrivacyWarning,
                 stacklevel=2,
             )  # fmt: skip
-        chosen = Method(method, rho, switch, noise_ratio)
+        chosen = Method.by_name(method, rho=rho, switch=switch, noise_ratio=noise_ratio)
         batches = len(data_loader)
         steps = int(epochs * batches + 1e-6)
 
@@ -322,27 +335,6 @@ class PrivacyEngine:
             **kwargs,
         )
 
-    def _connect(
-        self, wrapped: AbstractGradSampleHooks, optimizer: DPOptimizer, method: Method, steps: int | None
-    ) -> None:
-        """Let the backward pass clip at once, and take gradients where the method wants them."""
-        recorder = wrapped.recorder
-        if recorder is None:
-            return
-        recorder.batch_gradient = False
-        trained, own = optimizer.params, recorder.trainable()
-        if [id(p) for p in trained] == [id(p) for p in own]:
-            recorder.clip = optimizer.clip
-        if method.name != "dp-sgd":
-            if {id(p) for p in trained} != {id(p) for p in own}:
-                raise InputError(
-                    "method", method.name, "an optimizer over all trainable parameters of the module",
-                    problem="moves all weights", cure="Freeze the others: requires_grad_(False).",
-                )  # fmt: skip
-            search = FlatSearch(method, own, method.first_steps(steps))
-            optimizer.search = self._search = search
-            recorder.weights = search.weights
-
     # --- accounting -------------------------------------------------------------------------------
 
     def get_epsilon(self, delta: float) -> float:
@@ -355,7 +347,15 @@ class PrivacyEngine:
         It rests on this process: nothing was written to a ledger on disk. `saltflat.fit` gives certificates
         that others can verify.
         """
-        return certified(self, self._accounts, delta)
+        return certified(self, self._accounts, self._use_checks, delta)
+
+    @property
+    def average(self) -> dict[str, torch.Tensor] | None:
+        """The averaged weights with ``method="…+ema"`` or ``"…+swa"``, by their names in the plain model; else None.
+
+        Post-processing of releases: costs nothing.
+        """
+        return None if self._averager is None else self._averager.average
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -402,23 +402,5 @@ class PrivacyEngine:
             "noise_scheduler_state_dict": noise_scheduler,
             "grad_clip_scheduler_state_dict": grad_clip_scheduler,
             "saltflat_method_state_dict": self._search,
+            "saltflat_average_state_dict": self._averager,
         }
-
-
-def _expected(loader: DataLoader[Any], sample_rate: float) -> int:
-    """The divisor of a mean: the size of the data set is public here (zero-out adjacency)."""
-    return max(1, int(len(loader.dataset) * sample_rate))  # type: ignore[arg-type]
-
-
-def _check_same_parameters(module: nn.Module, optimizer: Optimizer) -> None:
-    own = {id(p) for p in module.parameters()}
-    for group in optimizer.param_groups:
-        if any(id(p) not in own for p in group["params"]):
-            raise ValueError("Module parameters are different than optimizer Parameters")
-
-
-def _check_one_process(module: nn.Module) -> None:
-    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise NotImplementedError(
-            f"{type(module).__name__}: saltflat.compat.opacus trains in one process, on one device."
-        )

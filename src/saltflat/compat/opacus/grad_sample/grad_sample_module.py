@@ -96,6 +96,18 @@ class AbstractGradSampleHooks:
             if hasattr(p, "grad_sample"):
                 del p.grad_sample
 
+    def add_hooks(
+        self, *, loss_reduction: str = "mean", batch_first: bool = True, force_functorch: bool = False
+    ) -> None:
+        """Record calls again after `remove_hooks`; ``force_functorch`` changes nothing, as all is one engine."""
+        if self.recorder is None:
+            raise ValueError("The module was cleaned up, and is a plain one again. Wrap it again.")
+        if self.recorder.enabled:
+            raise ValueError("Trying to add hooks twice to the same model")
+        self.batch_first = self.recorder.batch_first = batch_first
+        self.loss_reduction = self.recorder.loss_reduction = loss_reduction
+        self.enable_hooks()
+
     def remove_hooks(self) -> None:
         """Stop recording for good."""
         self.disable_hooks()

@@ -78,11 +78,15 @@ def _registered(
     return decorator
 
 
-def register_grad_sampler(target: type[nn.Module] | Sequence[type[nn.Module]]) -> Callable[..., Any]:
+def register_grad_sampler(
+    target_class_or_classes: type[nn.Module] | Sequence[type[nn.Module]],
+) -> Callable[..., Any]:
     """Accepted, and not needed: a layer of one's own is seen operation by operation."""
-    return _registered(modules.AbstractGradSampleHooks.GRAD_SAMPLERS, target)
+    return _registered(modules.AbstractGradSampleHooks.GRAD_SAMPLERS, target_class_or_classes)
 
 
-def register_norm_sampler(target: type[nn.Module] | Sequence[type[nn.Module]]) -> Callable[..., Any]:
+def register_norm_sampler(
+    target_class_or_classes: type[nn.Module] | Sequence[type[nn.Module]],
+) -> Callable[..., Any]:
     """Accepted, and not needed."""
-    return _registered(modules.AbstractGradSampleHooks.NORM_SAMPLERS, target)
+    return _registered(modules.AbstractGradSampleHooks.NORM_SAMPLERS, target_class_or_classes)

@@ -17,7 +17,9 @@ from saltflat.mechanism.noise import gaussian
 from saltflat.mechanism.streams import CryptographicStream
 
 if TYPE_CHECKING:
+    from saltflat.compat.opacus.averages import Averager
     from saltflat.compat.opacus.methods import FlatSearch
+    from saltflat.compat.opacus.unused import UseCheck
 
 NOT_CLEARED = (
     "Gradients haven't been cleared since the last optimizer step. "
@@ -85,9 +87,11 @@ class DPOptimizer(Optimizer):
         self.loss_reduction, self.expected_batch_size = loss_reduction, expected_batch_size
         self.generator, self.secure_mode = generator, secure_mode
         self.step_hook: Callable[[DPOptimizer], None] | None = None
-        # Set by the engine: what records a release, and what looks for flat minima.
+        # Set by the engine: what records a release, looks for flat minima, notices unused weights, and averages.
         self.account: Callable[[DPOptimizer], None] | None = None
         self.search: FlatSearch | None = None
+        self.use_check: UseCheck | None = None
+        self.averager: Averager | None = None
         self.keeps_gradients = True  # p.grad_sample can still be read after the step
         self._step_skip_queue: list[bool] = []
         self._is_last_step_skipped = False
@@ -136,6 +140,8 @@ class DPOptimizer(Optimizer):
                 raise ValueError(NOT_CLEARED)
             sums, norms = _clipped(trained, records, self.clip())
             self._observe_norms(norms)
+            if self.use_check is not None:
+                self.use_check.saw(sums)
             for p in trained:
                 _add_to_sum(p, sums.get(id(p)))
             for record in set(records):
@@ -182,8 +188,10 @@ class DPOptimizer(Optimizer):
         if self._check_skip_next_step():
             self._is_last_step_skipped = True
             return False
+        if self.use_check is not None:
+            self.use_check.before_release(self.params)
         if self.search is not None:
-            self.search.before_release(self)
+            self.search.before_release()
         if self.account is not None:
             self.account(
                 self
@@ -191,7 +199,7 @@ class DPOptimizer(Optimizer):
         self.add_noise()
         self.scale_grad()
         if self.search is not None:
-            self.search.after_release(self)
+            self.search.after_release()
         if self.step_hook is not None:
             self.step_hook(self)
         self._is_last_step_skipped = False
@@ -207,7 +215,10 @@ class DPOptimizer(Optimizer):
         if self.keeps_gradients:
             for record in {record for p in self.params for record in records_of(p)}:
                 record.before_the_step()
-        return self.original_optimizer.step()
+        done = self.original_optimizer.step()
+        if self.averager is not None:
+            self.averager.after_step()
+        return done
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear gradients of every kind; the sum of a logical batch that goes on stays."""
@@ -299,6 +310,10 @@ class DPOptimizerFastGradientClipping(DPOptimizer):
     def __init__(self, optimizer: Optimizer, **kwargs: Any) -> None:
         super().__init__(optimizer, **kwargs)
         self.keeps_gradients = False
+
+    def accumulate(self) -> None:
+        """`clip_and_accumulate`; in Opacus the gradients are clipped before this is called."""
+        self.clip_and_accumulate()
 
 
 class AutomaticDPOptimizer(DPOptimizer):

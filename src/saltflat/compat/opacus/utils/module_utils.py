@@ -44,6 +44,6 @@ def get_submodule(module: nn.Module, target: str) -> nn.Module:
     return module.get_submodule(target)
 
 
-def are_state_dict_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+def are_state_dict_equal(sd1: Mapping[str, Tensor], sd2: Mapping[str, Tensor]) -> bool:
     """Whether two state dicts have the same keys and, to rounding, the same numbers."""
-    return first.keys() == second.keys() and all(torch.allclose(first[key], second[key]) for key in first)
+    return sd1.keys() == sd2.keys() and all(torch.allclose(sd1[key], sd2[key]) for key in sd1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,14 @@ REDUCTIONS = ("sum", "mean")
 class ModelWithLoss(nn.Module):
     """A model and a loss that needs no labels: the mean or sum of the absolute outputs."""
 
+    supported_reductions: ClassVar[list[str]] = list(REDUCTIONS)
+
     def __init__(self, module: nn.Module, loss_reduction: str = "mean") -> None:
         super().__init__()
-        if loss_reduction not in REDUCTIONS:
-            raise ValueError(f"Passed loss_reduction={loss_reduction}. Only {list(REDUCTIONS)} supported.")
+        if loss_reduction not in self.supported_reductions:
+            raise ValueError(
+                f"Passed loss_reduction={loss_reduction}. Only {self.supported_reductions} supported."
+            )
         self.wrapped_module = module
         self.criterion = nn.L1Loss(reduction=loss_reduction)
 

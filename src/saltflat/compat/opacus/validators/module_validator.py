@@ -227,26 +227,25 @@ def _with_replacement(root: nn.Module, name: str, new: nn.Module) -> nn.Module:
 
 
 def register_module_validator(
-    target: type[nn.Module] | Sequence[type[nn.Module]], validator_class: Any = ModuleValidator
+    target_class_or_classes: type[nn.Module] | Sequence[type[nn.Module]],
+    validator_class: Any = ModuleValidator,
 ) -> Callable[..., Any]:
     """A check of one's own for a type of layer."""
-
-    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
-        for each in target if isinstance(target, Sequence) else [target]:
-            validator_class.VALIDATORS[each] = function
-        return function
-
-    return decorator
+    return _into(validator_class.VALIDATORS, target_class_or_classes)
 
 
 def register_module_fixer(
-    target: type[nn.Module] | Sequence[type[nn.Module]], validator_class: Any = ModuleValidator
+    target_class_or_classes: type[nn.Module] | Sequence[type[nn.Module]],
+    validator_class: Any = ModuleValidator,
 ) -> Callable[..., Any]:
     """A replacement of one's own for a type of layer."""
+    return _into(validator_class.FIXERS, target_class_or_classes)
 
+
+def _into(table: dict[Any, Any], types: type[nn.Module] | Sequence[type[nn.Module]]) -> Callable[..., Any]:
     def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
-        for each in target if isinstance(target, Sequence) else [target]:
-            validator_class.FIXERS[each] = function
+        for each in types if isinstance(types, Sequence) else [types]:
+            table[each] = function
         return function
 
     return decorator
