@@ -16,8 +16,9 @@ import torch
 from papers import experiments, outcomes, registry
 from papers.registry import RegistryError, Work, load
 
+from saltflat.cli.plan_settings import plan_for
 from saltflat.cli.train import command as train
-from saltflat.cli.training_run import model_for, plan_for
+from saltflat.cli.training_run import model_for
 
 REGISTRY = load()
 SIZES = {"mnist": (60_000, (1, 28, 28)), "fashion-mnist": (60_000, (1, 28, 28)), "cifar10": (50_000, (3, 32, 32)),

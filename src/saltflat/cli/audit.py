@@ -45,7 +45,8 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     options = merge_run_file(ctx, None if folder else run, params)
     from saltflat.audit import run as attack
     from saltflat.cli.faults import all_faults
-    from saltflat.cli.training_run import load_data, model_for, plan_for
+    from saltflat.cli.plan_settings import plan_for
+    from saltflat.cli.training_run import load_data, model_for
 
     if folder is None:
         with all_faults(options):

@@ -86,7 +86,8 @@ def _all_runs(
     import torch
 
     from saltflat.cli.faults import all_faults
-    from saltflat.cli.training_run import load_data, model_for, plan_for, resume_once, summary_of, train_once
+    from saltflat.cli.plan_settings import plan_for
+    from saltflat.cli.training_run import load_data, model_for, resume_once, summary_of, train_once
 
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     with all_faults(options):

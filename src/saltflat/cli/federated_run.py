@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from saltflat import plans
+from saltflat.cli.plan_settings import refuse_other_settings
 from saltflat.cli.training_run import (
     account_for,
     checkpoint_seconds,
@@ -57,12 +58,8 @@ def plan_for_clients(options: dict[str, Any], clients: Clients) -> Plan:
         plans.FEDERATED.get(options["method"].split("+")[0], plans.dp_fedavg)
     ).parameters
     own = {word: options[word] for word in METHOD_WORDS if options.get(word) is not None}
-    for word, value in own.items():
-        if word not in accepted and not (word == "ratio" and "+lus" in options["method"]):
-            raise InputError(
-                word, value, f"a setting of {options['method']}", problem="is not one",
-                cure=f"Leave --{word.replace('_', '-')} out, or choose a method that has it.",
-            )  # fmt: skip
+    more = {"ratio"} if "+lus" in options["method"] else set()
+    refuse_other_settings(options["method"], own, {*accepted, *more})
     given |= own
     given["clients"] = len(clients) if options.get("clients") is None else options["clients"]
     if options.get("clients") is None and (options.get("group") or options.get("partition") == "column"):

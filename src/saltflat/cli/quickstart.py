@@ -99,7 +99,8 @@ def _all_rounds(seeds: int, folder: Path, told: bool) -> tuple[dict[str, list[fl
     """Accuracies by method, one a round, and the number of test rows."""
     import torch
 
-    from saltflat.cli.training_run import plan_for, train_once
+    from saltflat.cli.plan_settings import plan_for
+    from saltflat.cli.training_run import train_once
     from saltflat.data import load
     from saltflat.report.comparison import final_accuracy
     from saltflat.training.progress import NotedBar

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -12,26 +10,18 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from saltflat import plans
 from saltflat.cli.faults import all_faults, renamed
+from saltflat.cli.plan_settings import PLAN_WORDS, plan_for
 from saltflat.cli.public_options import PUBLIC_WORDS, public_parts, with_usual_split
 from saltflat.cli.ranks import device_here, from_rank_0, leave_to_rank_0, rank_here, same_on_all_ranks
 from saltflat.data import DataSet, load
 from saltflat.data.catalogue import known
 from saltflat.data.files import cache_dir
 from saltflat.data.shared_rows import separated
-from saltflat.errors import InputError, PrivacyWarning, check_count
+from saltflat.errors import InputError
 from saltflat.models import describe, scattering_features
 from saltflat.models.registry import build_for
-from saltflat.plan import (
-    AutomaticClipping,
-    Clipping,
-    FlatClipping,
-    Multiplicity,
-    PerLayerClipping,
-    Plan,
-    QuantileClipping,
-)
+from saltflat.plan import Plan
 from saltflat.recipes import Recipe, best, features_for
 from saltflat.record.account import Account
 from saltflat.record.canonical import DamagedError
@@ -47,24 +37,12 @@ if TYPE_CHECKING:
     from saltflat.cli.public_options import PublicParts
     from saltflat.public import Scenario
 
-PLAN_WORDS = (
-    "epsilon", "delta", "noise_multiplier", "population", "batch_size", "epochs", "steps", "clip_norm",
-    "learning_rate", "optimizer", "momentum", "preset",
-)  # fmt: skip
 STARTED_WITH = (
     *PLAN_WORDS, "rho", "switch", "noise_ratio", "split", "portion", "clipping", "views", "augmentations",
     "method", "data", "label", "group", "test_fraction", "model", "schedule", "seed", "randomness",
     "account", "public_batch", "recipe", *PUBLIC_WORDS,
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
-METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion", "public_batch")
-
-CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
-    "flat": lambda batch: FlatClipping(),
-    "automatic": lambda batch: AutomaticClipping(),
-    "per-layer": lambda batch: PerLayerClipping(),
-    "quantile": lambda batch: QuantileClipping(count_noise=batch / 20),  # as Andrew et al. advise
-}
 
 
 def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:
@@ -339,75 +317,6 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
     if not isinstance(facts["options"].get("test_fraction"), float | None):
         raise DamagedError("run.json: test_fraction is not a number.")
     return facts
-
-
-def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = None) -> Plan:
-    """The plan that the options describe; what is missing is filled in, and said in the plan's notes."""
-    given = plan_settings(data, options, model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", PrivacyWarning)
-        return plans.by_name(options["method"], **given)
-
-
-def plan_settings(
-    data: DataSet, options: dict[str, Any], model: nn.Module | None = None, elsewhere: Iterable[str] = ()
-) -> dict[str, Any]:
-    """The plan's arguments that the options describe, but for those that are said ``elsewhere``."""
-    given = {word: options[word] for word in PLAN_WORDS if options.get(word) is not None}
-    own = {word: options[word] for word in METHOD_WORDS if options.get(word) is not None}
-    if options.get("methods"):  # a comparison gives each method those that it knows
-        own = {word: value for word, value in own.items() if word in _own_words(options["method"])}
-    check_own_settings(options["method"], own)
-    given |= own
-    people = data.train.groups
-    if "population" not in given:
-        count = len(data.train) if people is None else len(people.unique())
-        given |= {"population": count, "relation": "zero-out"}
-    if people is not None:
-        given["unit"] = "person"
-    if "epsilon" not in given and "noise_multiplier" not in given:
-        given["epsilon"] = 3.0
-    if given.get("preset"):
-        given["model"] = options["model"]
-    elif "batch_size" not in {*given, *elsewhere}:
-        given["batch_size"] = default_batch_size(given["population"])
-    if model is not None:
-        given["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if options.get("clipping"):
-        given["clipping"] = CLIPPINGS[options["clipping"]](given.get("batch_size", 2048))
-    if options.get("views") is not None or options.get("augmentations"):
-        names = tuple(
-            name.strip() for name in (options.get("augmentations") or "").split(",") if name.strip()
-        )
-        usual = 16 if options["method"].startswith("weight-multiplicity") else 1
-        views = options.get("views")
-        given["multiplicity"] = Multiplicity(usual if views is None else views, names)
-    return given
-
-
-def check_own_settings(method: str, own: dict[str, Any]) -> None:
-    """Refuse a setting that the method does not have, instead of ignoring it."""
-    for word in own.keys() - _own_words(method):
-        raise InputError(
-            word, own[word], f"a setting of {method}", problem="is not one",
-            cure=f"Leave --{word.replace('_', '-')} out, or choose a method that has it.",
-        )  # fmt: skip
-
-
-def _own_words(method: str) -> set[str]:
-    base = method.split("+")[0]
-    known = METHOD_WORDS if base not in plans.METHODS else inspect.signature(plans.METHODS[base]).parameters
-    return set(known)  # a method that is not known is refused by its name
-
-
-def default_batch_size(population: int) -> int:
-    """A power of two near 4.5 n^0.56: 256 of 1,437 rows, 2,048 of 60,000.
-
-    >>> default_batch_size(1437), default_batch_size(60_000)
-    (256, 2048)
-    """
-    check_count("population", population)
-    return int(min(population, max(16, 2 ** round(math.log2(4.5 * population**0.557)))))
 
 
 def model_for(data: DataSet, name: str | None) -> tuple[nn.Module, str]:

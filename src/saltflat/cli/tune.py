@@ -98,7 +98,8 @@ def _tuned(
     options: dict[str, Any], grid: dict[str, list[Any]], out: str, progress: bool | None
 ) -> tuple[Any, dict[str, Any]]:
     from saltflat.cli.faults import all_faults
-    from saltflat.cli.training_run import facts_for, load_data, model_for, plan_settings, summary_of
+    from saltflat.cli.plan_settings import plan_settings
+    from saltflat.cli.training_run import facts_for, load_data, model_for, summary_of
     from saltflat.data import load
     from saltflat.training.tune import tune
 
