@@ -77,6 +77,7 @@ def linear_regression(
     dimension: int = 256,
     rows: int = 4096,
     learning_rate: float = 1e-4,
+    clip_norm: float = 1.0,
     start: float = 0.2,
     cycles: list[int],
 ) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def linear_regression(
 
     def plan() -> Plan:
         return sf.plans.dp_sgd(
-            epsilon=epsilon, delta=1 / rows**2, population=rows, batch_size=1, epochs=epochs, clip_norm=1.0,
+            epsilon=epsilon, delta=1 / rows**2, population=rows, batch_size=1, epochs=epochs, clip_norm=clip_norm,
             learning_rate=learning_rate, momentum=0.0, averaging=Swa(start),
         )  # fmt: skip
 

@@ -109,8 +109,8 @@ def test_a_tuning_that_was_cut_off_is_spent(run: Inside, monkeypatch: pytest.Mon
 
 
 def test_a_tuning_on_public_data_goes_on_as_a_run(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("secret.csv", "public.csv"):
-        write_table(name)
+    write_table("secret.csv")
+    write_table("public.csv", weight=0.5)
     command = (
         "tune", "--data", "secret.csv", "--proxy", "public.csv", "--label", "outcome", "--epsilon", "3", "--delta",
         "1e-3", "--batch-size", "20", "--steps", "9", "--grid", "learning_rate=0.1,1", "--out", "here", "--quiet",
