@@ -62,8 +62,8 @@ class Chosen:
 
 RECIPES = {
     "fashion-mnist": Chosen(60_000, 3969, Features(), ("mnist",), {1.0: 10.0}, 2048, 24.0, mean=0.03),
-    "mnist": Chosen(60_000, 3969, Features(), ("fashion-mnist",), {1.0: 10.0}, 2048, 24.0),
-    "cifar10": Chosen(50_000, 15552, Features(), ("fashion-mnist",), {1.0: 10.0}, 2048, 24.0),
+    "mnist": Chosen(60_000, 3969, Features(), ("fashion-mnist",), {1.0: 25.0}, 2048, 12.0),
+    "cifar10": Chosen(50_000, 15552, Features(), ("fashion-mnist",), {1.0: 25.0}, 2048, 12.0),
 }
 
 
