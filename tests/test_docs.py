@@ -2,90 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 
-from docs_blocks import ALL_PAGES, PAGES, ROOT, Block, blocks, commands, lines_of, name_of
-from saltflat.cli import main
+from docs_blocks import ALL_PAGES, PAGES, ROOT, Block, blocks, commands, name_of
+from docs_running import run_here, shown
 from saltflat.cli.app import app
 
-# --- blocks -----------------------------------------------------------------------------------------
-
-
-WORDS = {"python": {(), ("no-run",), ("patched",)}, "sh": {(), ("run",)}, "text": {(), ("varies",)}}
-SLOW = {"docs/methods.md"}
-
-
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(p, id=name_of(p), marks=[pytest.mark.slow] if name_of(p) in SLOW else []) for p in PAGES],
-)
-def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks of a page, in order, in one folder and one namespace; ``python no-run`` must still be Python.
-
-    What a block prints must be what the page says that it prints. Fails when a block is passed over: one that is
-    indented, say (tried); and when a digit of an output is another (tried).
-    """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    before, printed = None, io.StringIO()
-    namespace: dict[str, Any] = {"__name__": "documentation"}
-    found = [block for block in blocks(page) if block.language in WORDS]
-    fences = re.findall(
-        r"^\s*```\s*(?:python|sh|text)\b", page.read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
-    assert len(found) == len(fences), f"{name_of(page)}: a block is not seen"
-    for block in found:
-        assert block.words in WORDS[block.language], (
-            f"{name_of(page)}:{block.line}: {block.words} means nothing"
-        )
-        if block.language == "python":
-            padding = "\n" * block.line  # so that a traceback names the line of the page
-            code = compile(padding + block.text, str(page), "exec")
-            if block.runs:
-                before, printed = block, io.StringIO()
-                with contextlib.redirect_stdout(printed):
-                    exec(code, namespace)
-        elif block.runs:
-            run_here(block, monkeypatch)
-        elif before is not None and block.is_output_of(before):
-            assert shown(printed.getvalue(), block) == shown(block.text, block), (
-                f"{name_of(page)}:{block.line}"
-            )
-
-
-def shown(text: str, block: Block) -> list[str]:
-    """The lines of an output without what may differ: spaces at the end, and numbers where the page says so."""
-    lines = [line.rstrip() for line in text.strip().splitlines()]
-    return [re.sub(r"\d+(\.\d+)?", "N", line) for line in lines] if block.words == ("varies",) else lines
+# --- blocks, which tests/wheel runs ------------------------------------------------------------------
 
 
 def test_numbers_may_differ_only_where_a_page_says_so() -> None:
     exact, varies = (Block(PAGES[0], "text", words, 1, "") for words in ((), ("varies",)))
     assert shown("accuracy 87.36%\n", varies) == shown("accuracy 9%", varies) != shown("loss 9%", varies)
     assert shown("accuracy 87.36%\n", exact) != shown("accuracy 9%", exact)
-
-
-def run_here(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line of a shell block in this process, where torch is loaded already; it must end well."""
-    assert len(list(lines_of(block))) == len(list(commands(block))), "only calls of saltflat are run"
-    for arguments in commands(block):
-        monkeypatch.setattr(sys, "argv", ["saltflat", *arguments])
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main exchanges it
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert not stop.value.code, f"{name_of(block.page)}:{block.line}: saltflat {' '.join(arguments)}"
 
 
 def test_a_command_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

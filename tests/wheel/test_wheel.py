@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from docs_blocks import ROOT, blocks
+from docs_blocks import PAGES, ROOT, blocks, name_of
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +31,22 @@ class Installed:
     place: Path
     wheel: Path
 
-    def run(self, *command: str, cwd: Path, before: str = "") -> str:
+    def run(
+        self,
+        *command: str,
+        cwd: Path,
+        before: str = "",
+        timeout: int = 300,
+        more: dict[str, str] | None = None,
+    ) -> str:
         """What a command says that finds saltflat in that folder alone, and ends well."""
         path = os.pathsep.join([str(self.place / "bin"), os.environ["PATH"]])
         first = os.pathsep.join(filter(None, [before, str(self.place)]))
-        environment = os.environ | {"PYTHONPATH": first, "PATH": path, "PYTHONIOENCODING": "utf-8"}
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        environment = own | {"PYTHONPATH": first, "PATH": path, "PYTHONIOENCODING": "utf-8"} | (more or {})
         done = subprocess.run(
             command, cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8", check=False,
-            timeout=300,
+            timeout=timeout,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -68,22 +76,28 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed: Installed) -> N
             assert file.relative_to(ROOT / "src").as_posix() in names
 
 
-def test_readme_and_start_page_run(installed: Installed, tmp_path: Path) -> None:
-    """Python in one script, then what the shell is told, as a reader would: in a folder of their own."""
+@pytest.mark.parametrize("half", [0, 1])
+def test_every_page_runs(installed: Installed, half: int) -> None:
+    """All Python, and what the shell is told to run, of half of the pages, as a reader of the wheel would."""
+    here = Path(__file__).with_name("every_page.py")
+    named = [f"{here}::test_blocks_run[{name_of(page)}]" for page in PAGES[half::2]]
+    said = installed.run(
+        sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *named, cwd=ROOT, timeout=900,
+        more={"SALTFLAT_INSTALLED": str(installed.place), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert f"{len(named)} passed" in said
+
+
+def test_readme_and_start_page_tell_the_shell_what_works(installed: Installed, tmp_path: Path) -> None:
+    """The console script itself, where pages above call the same in one process."""
     pages = (ROOT / "README.md", ROOT / "docs" / "index.md")
-    found = [block for page in pages for block in blocks(page) if block.runs]
-    assert {(block.page, block.language) for block in found} == {
-        (p, w) for p in pages for w in ("python", "sh")
-    }
-    check = (
-        f"import saltflat\nassert saltflat.__file__.startswith({str(installed.place)!r}), saltflat.__file__\n"
-    )
-    script = check + "\n".join(block.text for block in found if block.language == "python")
-    (tmp_path / "pages.py").write_text(script, encoding="utf-8")
-    assert "ε" in installed.run(sys.executable, "pages.py", cwd=tmp_path)
+    found = [block for page in pages for block in blocks(page) if block.runs and block.language == "sh"]
+    assert {block.page for block in found} == set(pages)
+    script = "\n".join(block.text for block in blocks(pages[1]) if block.runs and block.language == "python")
+    (tmp_path / "page.py").write_text(script, encoding="utf-8")
+    installed.run(sys.executable, "page.py", cwd=tmp_path)
     for block in found:
-        if block.language == "sh":
-            installed.run("bash", "-euo", "pipefail", "-c", block.text, cwd=tmp_path)
+        installed.run("bash", "-euo", "pipefail", "-c", block.text, cwd=tmp_path)
 
 
 HIDE = """
