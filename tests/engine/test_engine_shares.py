@@ -33,7 +33,7 @@ def test_same_products(
 ) -> None:
     """Whichever way round this machine multiplies faster."""
     torch.set_num_threads(threads)
-    with mock.patch.object(shares, "_prefers_few_columns", lambda: few_columns):
+    with mock.patch.object(shares, "_prefers_few_columns", return_value=few_columns):
         check_products(extra, narrow, double, seed)
 
 
