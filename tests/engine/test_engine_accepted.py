@@ -169,7 +169,7 @@ def test_autocast_is_accepted() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, at its import
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("part", ["whole", "inside"])
+@pytest.mark.parametrize("part", ["whole", "inside", "in place", "inside, in place"])
 def test_a_compiled_model_gives_the_same_sum(part: str) -> None:
     """Names follow the wrapper's. Fails when compiled code runs: the tape sees nothing of it (tried)."""
     torch.manual_seed(0)
@@ -177,8 +177,10 @@ def test_a_compiled_model_gives_the_same_sum(part: str) -> None:
     compiled: nn.Module = copy.deepcopy(plain)
     if part == "whole":
         compiled = torch.compile(compiled, backend="eager")
-    else:
+    elif part == "inside":
         compiled[0] = torch.compile(compiled[0], backend="eager")
+    else:
+        (compiled if part == "in place" else compiled[0]).compile(backend="eager")
     compiled(X)
     found, expected = run(compiled), run(plain)
     names = [name for name, _ in compiled.named_parameters()]

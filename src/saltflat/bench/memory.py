@@ -78,10 +78,11 @@ def of_logical_batches(settings: Settings, measure: Measure = in_fresh_processes
     """Whole private steps over a small and a large logical batch.
 
     As many rows with both: two lanes seldom need the most at the same moment, and more rows are more such moments.
+    Which moments they meet in is chance, so there are twice as many processes and one more.
     """
-    most = max(settings.memory_batches)
+    most, repeats = max(settings.memory_batches), 2 * settings.memory_repeats + 1
     small, large = (
-        measure(Cell(PRIVATE_STEP, settings.step_model, batch, steps=most // batch), settings.memory_repeats)
+        measure(Cell(PRIVATE_STEP, settings.step_model, batch, steps=most // batch), repeats)
         for batch in settings.memory_batches
     )
     return {

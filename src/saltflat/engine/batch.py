@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saltflat.engine.calling import call_model, check_losses, leaves, take, without_compilation
+from saltflat.engine.calling import (
+    call_model,
+    check_losses,
+    has_compiled_parts,
+    leaves,
+    take,
+    without_compilation,
+)
 from saltflat.engine.fallback import example_by_example
 from saltflat.engine.frame import Frame
 from saltflat.engine.tape import OffTapeError, Tape
@@ -35,6 +42,7 @@ class Facts:
     crowding: float = 1.0  # how many times the activations one unit takes, with its records
     weighing: dict[int, int] | None = field(default_factory=dict)  # activations by address, at first sight
     draws: bool | None = None  # random numbers, in a forward pass
+    compiled: bool | None = None  # whether torch compiled parts of it
     one_lane: bool | None = None  # because it draws, or cannot be copied, or has compiled parts
     off_tape: bool = False
     needs_company: bool = False  # the model does not take a batch of one
@@ -66,14 +74,14 @@ class Batch:
     frame: Frame | None = None
     in_company: bool = False  # of other lanes
 
-    def signature(self) -> Any:
+    def signature(self, trainable: Iterable[str]) -> Any:
         """What the facts about a model depend on."""
-        shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in leaves(self.inputs))
-        trainable = tuple(p.requires_grad for p in self.model.parameters())
-        training = tuple(module.training for module in self.model.modules())
+        shapes = tuple([(t.shape[1:], t.dtype) for t in leaves(self.inputs)])
+        modules = tuple([(type(m), m.training, m._compiled_call_impl is None) for m in self.model.modules()])
         formed = self.displacements is not None, self.frame is not None  # gradients are then kept one by one
         # A loss function that is made anew for each step has the same code.
-        return shapes, training, trainable, formed, getattr(self.loss_fn, "__code__", type(self.loss_fn))
+        code = getattr(self.loss_fn, "__code__", type(self.loss_fn))
+        return shapes, modules, tuple(trainable), formed, code
 
     def uses(
         self, parameters: dict[str, nn.Parameter], part: slice, facts: Facts, workspace: Workspace
@@ -139,9 +147,8 @@ class Batch:
         if collected is None:
 
             def losses_of(rows: slice) -> Tensor:
-                return self.losses(
-                    slice(part.start + rows.start, part.start + rows.stop), facts.needs_company
-                )
+                own = slice(part.start + rows.start, part.start + rows.stop)
+                return self.losses(own, facts, facts.needs_company)
 
             collected = example_by_example(list(parameters.values()), losses_of, units, self.each)
         return {name: collected[id(p)] for name, p in parameters.items() if id(p) in collected}
@@ -151,7 +158,7 @@ class Batch:
     ) -> dict[int, Use] | None:
         tape = Tape(parameters, units, workspace, self.in_company, facts.weighing)
         try:
-            losses = self.losses(part, tape=tape)
+            losses = self.losses(part, facts, tape=tape)
             # Rows that were counted otherwise when the model was examined: they depend on the data.
             each = (part.stop - part.start) // units
             known = None if facts.ratios is None else {ratio * each for ratio in facts.ratios}
@@ -161,15 +168,19 @@ class Batch:
         except OffTapeError:
             return None
 
-    def losses(self, part: slice, company: bool = False, tape: Tape | None = None) -> Tensor:
+    def losses(self, part: slice, facts: Facts, company: bool = False, tape: Tape | None = None) -> Tensor:
         """One loss a row, with the tape watching if there is one; a single row may need a copy as company."""
         company = company and part.stop - part.start == 1
         rows = torch.tensor([part.start, part.start]) if company else part
         inputs, targets = take(self.inputs, rows), self.targets[rows]
         if tape is not None:
             tape.mark([*leaves(inputs), targets])
-        with torch.enable_grad(), without_compilation(self.model), tape or nullcontext():
-            losses = self.loss_fn(call_model(self.model, inputs), targets)
-            check_losses(losses, len(targets))
+        if facts.compiled is None:
+            facts.compiled = has_compiled_parts(self.model)
+        eagerly = without_compilation(self.model) if facts.compiled else nullcontext()
+        with torch.enable_grad():
+            with eagerly, tape or nullcontext():
+                losses = self.loss_fn(call_model(self.model, inputs), targets)
+            check_losses(losses, targets.shape[0])
             losses = losses[:1] if company else losses
             return losses if self.row_weights is None else losses * self.row_weights[part]

@@ -49,7 +49,10 @@ def check_losses(losses: Any, rows: int) -> None:
 
 def has_compiled_parts(model: nn.Module) -> bool:
     """Whether some part of the model was compiled by torch."""
-    return any(type(module).__name__ == "OptimizedModule" for module in model.modules())
+    return any(
+        type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        for module in model.modules()
+    )
 
 
 def without_compilation(model: nn.Module) -> AbstractContextManager[Any]:

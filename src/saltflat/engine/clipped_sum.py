@@ -16,7 +16,7 @@ from saltflat.engine import lanes
 from saltflat.engine import rules as _rules
 from saltflat.engine.batch import WORTH_LANES, Batch, Facts, LossFunction
 from saltflat.engine.calling import has_compiled_parts, untouched
-from saltflat.engine.clipping import ClippingFunction, flat, total_norm
+from saltflat.engine.clipping import ClippingFunction, SquaredNorms, flat, total_norm
 from saltflat.engine.frame import Frame
 from saltflat.engine.uses import Use
 from saltflat.engine.workspace import Workspace
@@ -101,14 +101,14 @@ def clipped_sum(
                 cure="Keep the weights in float32 and let torch.autocast shorten the activations.",
             )  # fmt: skip
     core: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile hides the operations
-    rows = len(targets)
+    rows = targets.shape[0]
     check_count("rows_per_unit", rows_per_unit)
     if micro_batch is not None:
         check_count("micro_batch", micro_batch)
     if rows % rows_per_unit:
         raise InputError("rows_per_unit", rows_per_unit, f"a divisor of the {rows} rows")
     batch = Batch(core, loss_fn, inputs, targets, rows_per_unit, row_weights, displacements, frame)
-    facts = _facts.setdefault(model, {}).setdefault(batch.signature(), Facts())
+    facts = _facts.setdefault(model, {}).setdefault(batch.signature(parameters), Facts())
     if check and rows and not facts.examined:
         from saltflat.engine.probe import examine
 
@@ -132,10 +132,14 @@ def clipped_sum(
     by_row = {start: norms for each in done for start, norms in each.norms.items()}
     norms = [by_row[start] for start in sorted(by_row)]
     names = {name: rule for each in done for name, rule in each.rules.items()}
-    some = next(iter(parameters.values()))
-    empty = torch.zeros(0, dtype=some.dtype.to_real(), device=some.device)
     rules = {name: names.get(name, "unused") for name in parameters}
-    return ClippedSum(grads, torch.cat(norms) if norms else empty, rules)
+    if len(norms) == 1:
+        return ClippedSum(grads, norms[0], rules)
+    some = next(iter(parameters.values()))
+    norms.append(
+        torch.zeros(0, dtype=some.dtype.to_real(), device=some.device)
+    )  # so that no units are a vector too
+    return ClippedSum(grads, torch.cat(norms), rules)
 
 
 class _Adder:
@@ -266,17 +270,26 @@ def clip_factors(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The norms of the units, and by parameter name the factors that clip their gradients."""
     known = {name: use.squared_norms() for name, use in uses.items()}
-    # A clipping function sees the same names each time, whatever this micro-batch used.
-    zeros = torch.zeros_like(next(iter(known.values()))) if known else torch.zeros(units)
-    squared = {name: known.get(name, zeros) for name in parameters}
+    if len(known) < len(parameters):  # a clipping function sees the same names each time, whatever was used
+        zeros = torch.zeros_like(next(iter(known.values()))) if known else torch.zeros(units)
+        known = {name: known.get(name, zeros) for name in parameters}
+    squared = SquaredNorms(known)
     total = total_norm(squared)
-    broken = ~(total < LONGEST)
+    whole = total < LONGEST
     factors = clipping(squared, clip_norm)
-    if bool(broken.any()):
+    if not bool(whole.all()):
+        broken = ~whole
         for use in uses.values():
             use.silence(broken)
         factors = {name: factor.masked_fill(broken, 0.0) for name, factor in factors.items()}
-    scales = {name: factors[name].to(parameters[name].dtype) for name in uses}
+    cast: dict[tuple[int, torch.dtype], Tensor] = {}  # mostly one factor for all
+    scales: dict[str, Tensor] = {}
+    for name in uses:
+        factor, dtype = factors[name], parameters[name].dtype
+        key = id(factor), dtype
+        if key not in cast:
+            cast[key] = factor.to(dtype)
+        scales[name] = cast[key]
     return total.to(next(iter(parameters.values())).dtype.to_real()), scales
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,9 +18,17 @@ Norms = Mapping[str, Tensor]
 ClippingFunction = Callable[[Norms, float], "dict[str, Tensor]"]
 
 
+class SquaredNorms(dict[str, Tensor]):
+    """Squared norms whose total is added up once, whoever asks for it."""
+
+    @cached_property
+    def total(self) -> Tensor:
+        return torch.stack(list(self.values())).sum(0, dtype=torch.float64).sqrt()
+
+
 def total_norm(squared: Norms) -> Tensor:
     """The norm of each unit's whole gradient, over all parameters."""
-    return torch.stack([values.double() for values in squared.values()]).sum(0).sqrt()
+    return (squared if isinstance(squared, SquaredNorms) else SquaredNorms(squared)).total
 
 
 def flat(squared: Norms, clip_norm: float) -> dict[str, Tensor]:

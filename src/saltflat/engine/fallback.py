@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from saltflat.engine.functions import writes_in_place
@@ -118,9 +119,10 @@ def example_by_example(
 ) -> dict[int, DirectUse]:
     """Plain autograd, one unit at a time: slow, and right for any model that accepts a batch of one."""
     rows: list[list[Tensor]] = []
+    edges = [get_gradient_edge(p) for p in parameters]
     for unit in range(units):
         losses = losses_of(slice(unit * each, (unit + 1) * each))
-        grads = gradients_of([losses], list(parameters)) if losses.requires_grad else [None] * len(parameters)
+        grads = gradients_of([losses], edges) if losses.requires_grad else [None] * len(parameters)
         rows.append([torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads)])
     return {
         id(p): DirectUse(torch.stack([row[i].detach() for row in rows]), rule="example by example")

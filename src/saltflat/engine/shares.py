@@ -8,7 +8,11 @@ and the group normalisation of the next call 0.3 instead of 1.0 ms.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 NARROW = 16  # up to as many columns, a product takes no longer than reading its other side
@@ -30,7 +34,7 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
     >>> summed_products(torch.ones(3, 1), torch.arange(6.0).view(3, 2))
     tensor([[6., 9.]])
     """
-    rows = len(left)
+    rows = left.shape[0]
     narrow, wide = sorted((left.shape[1], right.shape[1]))
     shares = shares_of(rows, narrow, wide, left)
     if shares == 1:
@@ -43,19 +47,36 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
 def few_outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias`` for a weight with few rows, as rows that are nobody's view.
 
-    With the sides exchanged, because products with many columns are faster (measured: twice).
+    With the sides exchanged where products with many columns are faster: twice on an AMD processor, while it is
+    slower by half on an Intel one.
     """
-    shares = shares_of(len(x), len(weight), x.shape[1], x)
-    even = len(x) // shares * shares
+    rows, outputs = x.shape[0], weight.shape[0]
+    shares = shares_of(rows, outputs, x.shape[1], x)
+    even = rows // shares * shares
+    if _prefers_few_columns() and even == rows:
+        if shares == 1:
+            return F.linear(x, weight, bias)
+        sides = _dealt(x, shares), weight.mT.expand(shares, *weight.mT.shape)
+        products = torch.bmm(*sides) if bias is None else torch.baddbmm(bias, *sides)
+        return torch.ops.aten._unsafe_view(products, [rows, outputs])
     if shares == 1:
         out = (weight @ x.mT).mT
     else:
         products = torch.bmm(weight.expand(shares, *weight.shape), _dealt(x[:even], shares).mT)
-        out = products.mT.reshape(even, len(weight))
-        if even < len(x):
+        out = products.mT.reshape(even, outputs)
+        if even < rows:
             out = torch.cat([out, (weight @ x[even:].mT).mT])
     return out.clone(memory_format=torch.contiguous_format) if bias is None else out + bias
 
 
+@lru_cache(maxsize=1)
+def _prefers_few_columns() -> bool:
+    """Whether this machine multiplies by a narrow matrix as fast as by a wide one: what its maker's library does."""
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
 def _dealt(rows: Tensor, shares: int) -> Tensor:
-    return rows.reshape(shares, len(rows) // shares, rows.shape[1])
+    return rows.reshape(shares, rows.shape[0] // shares, rows.shape[1])

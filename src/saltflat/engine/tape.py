@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointError
@@ -314,7 +314,8 @@ class Tape(TorchFunctionMode):
         self._backwards = True
         for slot in self.slots.values():
             slot.open = True
-        wanted = [self.anchor, *self.parameters, *inputs]
+        wanted = [get_gradient_edge(self.anchor), *map(self.workspace.edge, self.parameters)]
+        wanted += [get_gradient_edge(t) for t in inputs]
         try:
             found = gradients_of(outputs, wanted, self, grads, keep_graph)
         except (CheckpointError, OffTapeError):
@@ -355,21 +356,21 @@ class Tape(TorchFunctionMode):
 
 def gradients_of(
     outputs: list[Tensor],
-    inputs: list[Tensor],
+    inputs: list[GradientEdge],
     tape: Tape | None = None,
     grads: list[Tensor] | None = None,
     keep_graph: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """Autograd of the summed outputs, or from their gradients where these are given.
 
-    A checkpointed part runs forward again, under the same tape.
+    From edge to edge, not of tensors: the tape must not see this call. A checkpointed part runs forward again,
+    under the same tape.
     """
-    edges = [get_gradient_edge(t) for t in inputs]  # edges, not tensors: the tape must not see this call
     starts = [get_gradient_edge(t) for t in outputs]
     given = [torch.ones_like(t) for t in outputs] if grads is None else grads
     try:
         with tape or nullcontext():
-            return torch.autograd.grad(starts, edges, given, retain_graph=keep_graph, allow_unused=True)
+            return torch.autograd.grad(starts, inputs, given, retain_graph=keep_graph, allow_unused=True)
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise

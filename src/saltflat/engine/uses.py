@@ -275,6 +275,8 @@ def merged(uses: Sequence[Use]) -> Use:
     >>> merged([half, half]).squared_norms()      # (1 + 1)² · 12, not 12 + 12
     tensor([48., 48.])
     """
+    if len(uses) == 1:
+        return uses[0]
     outer = _joined_outer([use for use in uses if isinstance(use, OuterUse)])
     lookup = _joined_lookup([use for use in uses if isinstance(use, LookupUse)])
     own_rows = _joined_rows([use for use in uses if isinstance(use, RowUse)])

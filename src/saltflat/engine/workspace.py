@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 
 class Workspace:
@@ -29,6 +30,16 @@ class Workspace:
         self.layouts = {} if layouts is None else layouts  # version and rearranged weight, by the weight's id
         self.notes: dict[Any, Any] = {}  # what one micro-batch learned about the weights, for the next one
         self._buffers: dict[str, Tensor] = {}
+        self._edges: dict[int, GradientEdge] = {}
+
+    def edge(self, parameter: Tensor) -> GradientEdge:
+        """Where the gradient of a parameter arrives; asking torch takes as long as a small operation."""
+        known = self._edges.get(id(parameter))
+        if (
+            known is None or getattr(known.node, "variable", None) is not parameter
+        ):  # another tensor at its address
+            known = self._edges[id(parameter)] = get_gradient_edge(parameter)
+        return known
 
     def scratch(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """A contiguous tensor of this shape, its numbers undefined; the last one of this name is overwritten."""

@@ -146,6 +146,10 @@ def _group_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
                 if slot is not None:
                     slot.add(DirectUse(rows.view(tape.units, -1, rows.shape[1]).sum(1), rule="group norm"))
 
+        if bare and not x.requires_grad:  # features at the entrance: nothing will come back
+            out = torch.empty_like(x)
+            native.group_norm(x.movedim(1, -1), out.movedim(1, -1), groups, value, shift, eps)
+            return out
         anchor = x if bare else tape.anchor
         return _GroupNorm.apply(x, value, shift, groups, eps, tape, record, anchor)
     if bare:
