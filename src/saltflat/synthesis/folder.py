@@ -153,7 +153,7 @@ class SynthesisFolder:
         tensors, state = found
         frame = self.frame()
         model = frame.build(seed=0)
-        model.load_state_dict({name[4:]: value for name, value in tensors.items() if name.startswith("ema.")})
+        model.load_state_dict(part(tensors, "ema."))
         origin = {"public": facts["public"], "trained_steps": state["step"], "settings": facts["settings"]}
         return Synthesizer(model.to(device).eval().requires_grad_(False), frame, origin)
 
@@ -161,6 +161,11 @@ class SynthesisFolder:
         """Where the picture of samples after a step goes."""
         (self.path / GRIDS).mkdir(exist_ok=True)
         return self.path / GRIDS / f"step-{step:07d}.png"
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def npz(arrays: dict[str, NDArray[Any]]) -> bytes:
