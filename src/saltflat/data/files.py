@@ -112,11 +112,9 @@ def zip_members(path: Path, wanted: list[str]) -> list[bytes]:
                 matches = [m for m in archive.namelist() if Path(m).name in (name, name + ".gz")]
                 if not matches:
                     raise bad_file(
-                        path,
-                        f"holds no {name}",
-                        f"an archive with {', '.join(wanted)}",
+                        path, f"holds no {name}", f"an archive with {', '.join(wanted)}",
                         "Check that it is the right one.",
-                    )
+                    )  # fmt: skip
                 data = archive.read(matches[0])
                 found.append(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
     except InputError:

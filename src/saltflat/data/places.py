@@ -149,12 +149,10 @@ def not_found(wanted: Entry, data_dir: str | os.PathLike[str] | None = None) -> 
     )
     places = ", ".join(str(folder) for folder in search_dirs(data_dir))
     return InputError(
-        "name",
-        wanted.name,
-        f"{forms} (.gz or not) in a folder {wanted.folder}/ of one of {places}",
+        "name", wanted.name, f"{forms} (.gz or not) in a folder {wanted.folder}/ of one of {places}",
         problem="was not found on this machine",
         cure="\n  " + how_to_get(wanted, data_dir).replace("\n", "\n  "),
-    )
+    )  # fmt: skip
 
 
 def _folders(wanted: Entry, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
