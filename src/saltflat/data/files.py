@@ -14,7 +14,7 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
@@ -45,6 +45,15 @@ def bad_file(path: Path | str, problem: str, expected: str, cure: str = _AGAIN) 
     text = str(path)
     shown = text if len(text) <= 110 else "..." + text[-107:]
     return InputError("file", shown, expected, problem=problem, cure=cure)
+
+
+def by(shape: Iterable[int]) -> str:
+    """A shape in words.
+
+    >>> by((3, 32, 32))
+    '3x32x32'
+    """
+    return "x".join(str(size) for size in shape)
 
 
 def cache_dir() -> Path:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saltflat.data.dataset import CLASSES_FROM_DATA, Part, Raw
-from saltflat.data.files import bad_file, cache_dir, tar_members
+from saltflat.data.files import bad_file, by, cache_dir, tar_members
 from saltflat.errors import InputError, MissingDependencyError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -122,7 +122,7 @@ def _assemble(
         shape = shape or pixels.shape[:2]
         if pixels.shape[:2] != shape:
             raise bad_file(
-                picture.name, f"has {_by(pixels.shape)} pixels where the others have {_by(shape)}",
+                picture.name, f"has {by(pixels.shape[:2])} pixels where the others have {by(shape)}",
                 "images of one size", cure="Declare image_size=(height, width) to have every image resized.",
             )  # fmt: skip
         decoded.setdefault(picture.part, []).append(pixels)
@@ -237,10 +237,6 @@ def _folders(place: Path) -> list[Path]:
 
 def _is_image(name: str) -> bool:
     return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
-
-
-def _by(shape: Sequence[int]) -> str:
-    return "x".join(str(size) for size in shape[:2])
 
 
 def _unknown_class(source: Path, label: str, classes: Sequence[str]) -> InputError:

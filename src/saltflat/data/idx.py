@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saltflat.data.dataset import Part, Raw
-from saltflat.data.files import bad_file, read_all, zip_members
+from saltflat.data.files import bad_file, by, read_all, zip_members
 
 _UNSIGNED_BYTE = 8
 
@@ -74,7 +74,7 @@ def parse_idx(data: bytes, path: Path | str, dimensions: int) -> NDArray[np.uint
     if count != len(data) - start or count == 0:
         raise bad_file(
             path,
-            f"holds {len(data) - start} values where its header says {'x'.join(map(str, shape))}",
+            f"holds {len(data) - start} values where its header says {by(shape)}",
             "as many values as the header says, and at least one",
         )
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)

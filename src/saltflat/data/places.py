@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from saltflat.data.catalogue import Entry, Form, entry, known
-from saltflat.data.files import cache_dir
+from saltflat.data.files import by, cache_dir
 from saltflat.errors import InputError
 
 SYSTEM_DIRS = (Path("/usr/share/datasets"), Path("/usr/local/share/datasets"))  # as Debian's packages install
@@ -43,7 +43,7 @@ class Description:
             f"{self.title} ({self.name})",
             f"  rows     {self.rows:,} to train on, {self.test_rows:,} to test on",
             f"  classes  {self.classes}",
-            f"  shape    {'x'.join(str(size) for size in self.shape)}",
+            f"  shape    {by(self.shape)}",
             f"  licence  {self.licence}",
             f"  source   {self.source}",
             f"  found    {found or 'embedded, no file needed'}",
