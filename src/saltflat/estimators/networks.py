@@ -69,6 +69,7 @@ def network(model: Any, features: int, image: Shape | None, outputs: int, hidden
 def scattered(rows: Tensor, shape: Shape) -> Tensor:
     """Scattering features of flat images, each image's standardised by groups, and not longer than one.
 
+    >>> import torch
     >>> features = scattered(torch.rand(2, 256), (1, 16, 16))
     >>> features.shape, bool((features.norm(dim=1) < 1.001).all())
     (torch.Size([2, 1296]), True)
