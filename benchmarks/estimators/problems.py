@@ -21,11 +21,8 @@ def problem(name: str) -> tuple[Any, Any, Any, Any]:
     The bounds of breast-cancer and wine are the least and greatest values that their own documentation prints
     (scikit-learn's DESCR); pixels of digits are 0 to 16; those of the synthetic table are chosen, and wide.
     """
-    if name == "breast-cancer":
-        X, y = load_breast_cancer(return_X_y=True)
-        return X, y, X.min(0), X.max(0)
-    if name == "wine":
-        X, y = load_wine(return_X_y=True)
+    if name in ("breast-cancer", "wine"):
+        X, y = (load_wine if name == "wine" else load_breast_cancer)(return_X_y=True)
         return X, y, X.min(0), X.max(0)
     if name == "digits":
         X, y = load_digits(return_X_y=True)

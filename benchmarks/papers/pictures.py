@@ -174,12 +174,9 @@ def averages(results: Path) -> dict[str, Any]:
 
 def draw_averages(found: dict[str, Any]) -> Any:
     """Distance against steps; distance and accuracy against cycle lengths."""
-    import matplotlib.pyplot as plt
-
     panels = [kind for kind in ("linear", "logistic") if any(key.startswith(kind) for key in found)]
     count = 2 * ("linear" in panels) + ("logistic" in panels)
-    figure, several = plt.subplots(1, count, figsize=(4.3 * count, 4.0), layout="constrained", squeeze=False)
-    axes = list(several[0])
+    figure, axes = _panels(count, 4.3, 4.0)
     colours = {"1": ORANGE, "8": BLUE}
     if "linear" in panels:
         steps, cycles = axes[0], axes[1]
@@ -230,13 +227,9 @@ def sharpness(results: Path) -> dict[str, Any]:
 
 def draw_sharpness(found: dict[str, Any]) -> Any:
     """One panel a budget: sharpness on the left axis, test loss on the right one."""
-    import matplotlib.pyplot as plt
-
     curves = found["curves"]
-    figure, several = plt.subplots(
-        1, len(curves), figsize=(4.0 * len(curves), 3.6), layout="constrained", squeeze=False
-    )
-    for axes, (label, points) in zip(several[0], curves.items()):
+    figure, several = _panels(len(curves), 4.0, 3.6)
+    for axes, (label, points) in zip(several, curves.items()):
         epoch, sharp, loss = zip(*points)
         axes.plot(epoch, sharp, "o-", ms=3, color=ORANGE)
         axes.set(xlabel="epoch", ylim=(0, None))
@@ -247,9 +240,9 @@ def draw_sharpness(found: dict[str, Any]) -> Any:
         other.grid(visible=False)
         other.tick_params(colors=BLUE)
         axes.tick_params(axis="y", colors=ORANGE)
-        if axes is several[0][0]:
+        if axes is several[0]:
             axes.set_ylabel("sharpness λ_max, test rows", color=ORANGE)
-        if axes is several[0][-1]:
+        if axes is several[-1]:
             other.set_ylabel("test loss", color=BLUE)
     scale = "dpnas-mnist" if found["full"] else "mlp, reduced"
     figure.suptitle(f"Sharpness and loss under DP-SAT on MNIST ({scale}), one run each", fontsize=11)
@@ -278,13 +271,9 @@ def epochs(registry: Registry, results: Path) -> dict[str, Any]:
 
 def draw_epochs(found: dict[str, Any]) -> Any:
     """One panel a table, one line a method."""
-    import matplotlib.pyplot as plt
-
-    figure, several = plt.subplots(
-        1, len(found), figsize=(6.4 * len(found), 4.0), layout="constrained", squeeze=False
-    )
+    figure, several = _panels(len(found), 6.4, 4.0)
     colours = {"DP-SGD": BLUE, "DP-SAT": ORANGE, "SAI": GREEN}
-    for axes, (title, curves) in zip(several[0], found.items()):
+    for axes, (title, curves) in zip(several, found.items()):
         for method, points in curves.items():
             at, mean, deviation = zip(*points)
             axes.errorbar(at, mean, yerr=deviation, fmt="o-", color=colours[method], capsize=2, label=method)
@@ -299,6 +288,15 @@ def draw_epochs(found: dict[str, Any]) -> Any:
 
 
 # --- what several share -----------------------------------------------------------------------------
+
+
+def _panels(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
+    """A figure with so many panels of this size side by side."""
+    import matplotlib.pyplot as plt
+
+    size = (width * count, height)
+    figure, axes = plt.subplots(1, count, figsize=size, layout="constrained", squeeze=False)
+    return figure, list(axes[0])
 
 
 def _runs(work: str, results: Path) -> list[dict[str, Any]]:

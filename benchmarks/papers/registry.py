@@ -28,18 +28,8 @@ TABLE_KEYS = {
     "own", "headline", "comparable", "short",
 }  # fmt: skip
 AXIS_KEYS = {
-    "name",
-    "label",
-    "words",
-    "settings",
-    "minutes",
-    "paper",
-    "measure",
-    "unit",
-    "digits",
-    "work",
-    "headline",
-}
+    "name", "label", "words", "settings", "minutes", "paper", "measure", "unit", "digits", "work", "headline",
+}  # fmt: skip
 
 
 class RegistryError(ValueError):

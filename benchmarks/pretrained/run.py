@@ -25,7 +25,7 @@ from saltflat.bench.machine import processor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from marks import between
+from marks import rewrite
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
         result = measured(part, arguments.steps, arguments.threads)
         target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         print(part, result, flush=True)
-    write_table()
+    write_table(arguments)
 
 
 def table() -> str:
@@ -110,9 +110,9 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def write_table() -> None:
+def write_table(_: argparse.Namespace) -> None:
     """Put the table between its marks in the page."""
-    PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), BEGIN, END, table()), encoding="utf-8")
+    rewrite(PAGE, BEGIN, END, table())
 
 
 def main() -> None:
@@ -126,7 +126,7 @@ def main() -> None:
     running.add_argument("--steps", type=int, default=50)
     running.add_argument("--threads", type=int, default=torch.get_num_threads())
     running.set_defaults(do=run)
-    commands.add_parser("table", help="only write the table").set_defaults(do=lambda _: write_table())
+    commands.add_parser("table", help="only write the table").set_defaults(do=write_table)
     arguments = parser.parse_args()
     arguments.do(arguments)
 

@@ -73,23 +73,15 @@ def report(data: str, epsilon: str, numbers: list[str], data_dir: str | None) ->
             continue
         out = Path("runs") / "recipes" / f"{target.stem}-{int(time.time())}"
         command = [sys.executable, "-m", "saltflat", "train", *arguments, "--json", "--out", str(out)]
-        done = subprocess.run(
-            [*command, *(["--data-dir", data_dir] if data_dir else [])],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        command += ["--data-dir", data_dir] if data_dir else []
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
         summary: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        plan = json.loads((out / "plan.json").read_text())
+        plan, spec = (json.loads((out / name).read_text()) for name in ("plan.json", "model.json"))
         summary |= {"role": "reported", "scored_on": "test rows", "plan": plan}
-        summary |= {"command": "saltflat train " + " ".join([*arguments, "--json"]), "model_spec": _spec(out)}
+        summary |= {"command": "saltflat train " + " ".join([*arguments, "--json"]), "model_spec": spec}
         summary.pop("out")
         target.write_text(json.dumps(summary, indent=1) + "\n")
         print(f"{target.stem}: {summary['accuracy']:.4f} in {summary['seconds']:.0f} s", flush=True)
-
-
-def _spec(out: Path) -> Any:
-    return json.loads((out / "model.json").read_text())
 
 
 def table() -> None:

@@ -53,6 +53,7 @@ def test_schedulers_and_hooks() -> None:
         ExponentialNoise(made.optimizer, gamma=2.0),
         StepGradClip(made.optimizer, step_size=1, gamma=0.5),
     )
+    assert (noise.get_noise_multiplier(), clip.get_max_grad_norm()) == (1.0, 0.7)  # by Opacus's names
     made.optimizer.attach_step_hook(lambda optimizer: seen.append(optimizer.noise_multiplier))
     for _ in range(2):
         train(made)

@@ -19,7 +19,7 @@ from saltflat.data.shared_rows import rows_hash
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
 from saltflat.plan import Dope, Multiplicity, Plan
-from saltflat.public import SCENARIOS, WarmUp, apart, declared, public_split, read_samples
+from saltflat.public import SCENARIOS, WarmUp, apart, declared, read_samples
 
 COMMON: dict[str, Any] = {
     "population": 40, "batch_size": 8, "steps": 6, "delta": 1e-3, "noise_multiplier": 3.0, "learning_rate": 0.2,
@@ -203,20 +203,6 @@ def test_a_split_that_was_changed_is_not_one_of_ours(tmp_path: Path) -> None:
             trained("warm", data=private, public=public)
     with pytest.warns(sf.PrivacyWarning):
         trained("warm", data=data.train, public=replace(data.public, declared_by="the clinics"))
-
-
-def test_the_split_is_balanced_repeatable_and_that_of_load() -> None:
-    digits = sf.data.load("digits")
-    public, private = public_split(digits.train.targets, 0.2, 3)
-    assert sorted([*public, *private]) == list(range(1437))
-    assert set(np.bincount(digits.train.targets.numpy()[public]).tolist()) == {29}
-    assert np.array_equal(public_split(digits.train.targets.numpy(), 0.2, 3)[0], public)
-    assert not np.array_equal(public_split(digits.train.targets, 0.2, 4)[0], public)
-    loaded = sf.data.load("digits", public_fraction=0.2, seed=3)
-    assert torch.equal(loaded.public.inputs, digits.train.inputs[torch.from_numpy(public)])
-    for wrong in (0.0, 1.0, 1e-6, 0.9999):
-        with pytest.raises(InputError):
-            public_split(digits.train.targets, wrong, 0)
 
 
 def samples_file(path: Path, public: Examples | None, name: str = "digits") -> Path:

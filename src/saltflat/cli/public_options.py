@@ -84,7 +84,7 @@ def warm_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def with_usual_split(options: dict[str, Any], announce: Callable[[str], None] | None) -> dict[str, Any]:
     """The options, with the usual public fraction where a scenario needs public rows and none are named."""
-    from saltflat.data.public import PUBLIC_FRACTION
+    from saltflat.data.split import PUBLIC_FRACTION
 
     if options.get("scenario") not in ("warm", "extended"):
         return options

@@ -254,7 +254,7 @@ def evaluate_command(
 def _public(options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     """Public rows, their numbers if they are a share, and where they came from."""
     from saltflat.data import load, names
-    from saltflat.data.public import public_part
+    from saltflat.data.split import public_part
 
     name, fraction = options["public"], options["public_fraction"]
     shown = {"data_dir": options["data_dir"], "image_size": options["image_size"]}

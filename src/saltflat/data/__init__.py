@@ -11,8 +11,8 @@ from saltflat.data.dataset import DataSet
 from saltflat.data.fetching import fetch
 from saltflat.data.loading import load
 from saltflat.data.places import Description, describe, locate
-from saltflat.data.public import public_part, public_split
 from saltflat.data.source import Examples, as_source
+from saltflat.data.split import public_part, public_split
 
 __all__ = [
     "DataSet",

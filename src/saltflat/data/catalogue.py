@@ -221,10 +221,7 @@ def entry(name: str) -> Entry:
     found = known(name)
     if found is None:
         raise InputError(
-            "name",
-            name,
-            "a data set that saltflat knows",
-            problem="is not known",
+            "name", name, "a data set that saltflat knows", problem="is not known",
             cure=nearest(name, names()),
-        )
+        )  # fmt: skip
     return found

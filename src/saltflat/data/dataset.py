@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from saltflat.data.files import by
 from saltflat.data.source import Examples, Provenance
 
 CLASSES_FROM_DATA = "The classes were read from the data, so they count as public (the zero-out relation)."
@@ -93,7 +94,7 @@ class DataSet:
             parts.append(f"{len(self.public)} public")
         if self.test is not None:
             parts.append(f"{len(self.test)} test")
-        shape = "x".join(str(size) for size in self.train.inputs.shape[1:])
+        shape = by(self.train.inputs.shape[1:])
         return f"{self.name}: {' + '.join(parts)} rows of {shape}, {self.num_classes} classes"
 
     def __repr__(self) -> str:

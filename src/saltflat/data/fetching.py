@@ -82,12 +82,9 @@ def _fetch_one(
     finally:
         partial.unlink(missing_ok=True)
     raise InputError(
-        "name",
-        wanted.name,
-        f"{download.file} from one of its addresses",
-        problem="could not be downloaded",
+        "name", wanted.name, f"{download.file} from one of its addresses", problem="could not be downloaded",
         cure="\n  ".join(["", *failures, f"Get it by other means and put it into {folder}."]),
-    )
+    )  # fmt: skip
 
 
 def _copy(url: str, target: Path, name: str, progress: Progress | None) -> None:
@@ -109,20 +106,19 @@ def _copy(url: str, target: Path, name: str, progress: Progress | None) -> None:
 def _fault(download: Download, file: Path) -> str:
     """What is wrong with the file's checksum, or nothing."""
     try:
-        if download.md5 and _digest(hashlib.md5(usedforsecurity=False), file) != download.md5:
-            return "the checksum (md5) is not the published one"
-        if download.sha256 and _digest(hashlib.sha256(), file, decompressed=True) != download.sha256:
-            return "the checksum (sha256 of the decompressed bytes) is not the published one"
+        if download.md5:
+            with file.open("rb") as stream:
+                found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False))
+            if found.hexdigest() != download.md5:
+                return "the checksum (md5) is not the published one"
+        if download.sha256:
+            with open_plain(file) as stream:
+                found = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
+            if found.hexdigest() != download.sha256:
+                return "the checksum (sha256 of the decompressed bytes) is not the published one"
     except DAMAGE as error:
         return f"it cannot be read to its end ({error})"
     return ""
-
-
-def _digest(digest: hashlib._Hash, file: Path, decompressed: bool = False) -> str:
-    with open_plain(file) if decompressed else file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _check_structure(wanted: Entry, download: Download, file: Path) -> None:

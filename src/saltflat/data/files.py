@@ -14,7 +14,7 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
@@ -45,6 +45,15 @@ def bad_file(path: Path | str, problem: str, expected: str, cure: str = _AGAIN) 
     text = str(path)
     shown = text if len(text) <= 110 else "..." + text[-107:]
     return InputError("file", shown, expected, problem=problem, cure=cure)
+
+
+def by(shape: Iterable[int]) -> str:
+    """A shape in words.
+
+    >>> by((3, 32, 32))
+    '3x32x32'
+    """
+    return "x".join(str(size) for size in shape)
 
 
 def cache_dir() -> Path:
@@ -112,11 +121,9 @@ def zip_members(path: Path, wanted: list[str]) -> list[bytes]:
                 matches = [m for m in archive.namelist() if Path(m).name in (name, name + ".gz")]
                 if not matches:
                     raise bad_file(
-                        path,
-                        f"holds no {name}",
-                        f"an archive with {', '.join(wanted)}",
+                        path, f"holds no {name}", f"an archive with {', '.join(wanted)}",
                         "Check that it is the right one.",
-                    )
+                    )  # fmt: skip
                 data = archive.read(matches[0])
                 found.append(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
     except InputError:

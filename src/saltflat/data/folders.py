@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saltflat.data.dataset import CLASSES_FROM_DATA, Part, Raw
-from saltflat.data.files import bad_file, cache_dir, tar_members
+from saltflat.data.files import bad_file, by, cache_dir, tar_members
 from saltflat.errors import InputError, MissingDependencyError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
-_CACHE_VERSION = "1"
+_CACHE_VERSION = b"1"
 _PNG_START, _PNG_END = b"\x89PNG", b"IEND\xaeB`\x82"
 
 Size = tuple[int, int]
@@ -50,11 +50,9 @@ def read_class_folders(root: Path, classes: Sequence[str] | None = None, size: S
     found = [folder.name for place in parts.values() for folder in _folders(place)]
     if not found:
         raise bad_file(
-            root,
-            "holds no class folders",
-            "one folder a class, or train/ and test/ with one folder a class",
+            root, "holds no class folders", "one folder a class, or train/ and test/ with one folder a class",
             cure="Put the images of each class into a folder with the name of the class.",
-        )
+        )  # fmt: skip
     return _assemble(root, _from_folders(parts), found, classes, size)
 
 
@@ -124,11 +122,9 @@ def _assemble(
         shape = shape or pixels.shape[:2]
         if pixels.shape[:2] != shape:
             raise bad_file(
-                picture.name,
-                f"has {_by(pixels.shape)} pixels where the others have {_by(shape)}",
-                "images of one size",
-                cure="Declare image_size=(height, width) to have every image resized.",
-            )
+                picture.name, f"has {by(pixels.shape[:2])} pixels where the others have {by(shape)}",
+                "images of one size", cure="Declare image_size=(height, width) to have every image resized.",
+            )  # fmt: skip
         decoded.setdefault(picture.part, []).append(pixels)
         labels.setdefault(picture.part, []).append(picture.label)
         jpeg = jpeg or picture.name.lower().endswith((".jpg", ".jpeg"))
@@ -215,15 +211,12 @@ def _through_cache(file: Path, classes: tuple[str, ...], decode: Callable[[], Ra
 
 
 def _content_key(path: Path) -> str:
-    digest = hashlib.sha256(_CACHE_VERSION.encode())
     with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:32]
+        return hashlib.file_digest(stream, lambda: hashlib.sha256(_CACHE_VERSION)).hexdigest()[:32]
 
 
 def _listing_key(folders: Sequence[Path]) -> str:
-    digest = hashlib.sha256(_CACHE_VERSION.encode())
+    digest = hashlib.sha256(_CACHE_VERSION)
     for folder in folders:
         for file in sorted(folder.rglob("*")):
             stat = file.stat()
@@ -246,15 +239,9 @@ def _is_image(name: str) -> bool:
     return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
-def _by(shape: Sequence[int]) -> str:
-    return "x".join(str(size) for size in shape[:2])
-
-
 def _unknown_class(source: Path, label: str, classes: Sequence[str]) -> InputError:
     listed = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
     return bad_file(
-        source,
-        f"holds the class folder {label!r}",
-        f"folders named after the classes {listed}",
+        source, f"holds the class folder {label!r}", f"folders named after the classes {listed}",
         cure="Rename the folder, or declare its class.",
-    )
+    )  # fmt: skip

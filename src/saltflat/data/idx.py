@@ -7,6 +7,7 @@ the values. Only unsigned bytes are read: images have three dimensions, labels o
 from __future__ import annotations
 
 import hashlib
+import math
 import string
 import struct
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saltflat.data.dataset import Part, Raw
-from saltflat.data.files import bad_file, read_all, zip_members
+from saltflat.data.files import bad_file, by, read_all, zip_members
 
 _UNSIGNED_BYTE = 8
 
@@ -69,13 +70,11 @@ def parse_idx(data: bytes, path: Path | str, dimensions: int) -> NDArray[np.uint
             path, f"is not an IDX file of {dimensions}-dimensional bytes", f"the first bytes {magic.hex(' ')}"
         )
     shape = struct.unpack(f">{dimensions}I", data[4:start])
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     if count != len(data) - start or count == 0:
         raise bad_file(
             path,
-            f"holds {len(data) - start} values where its header says {'x'.join(map(str, shape))}",
+            f"holds {len(data) - start} values where its header says {by(shape)}",
             "as many values as the header says, and at least one",
         )
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
@@ -92,11 +91,9 @@ def read_mnist(paths: Sequence[Path], classes: tuple[str, ...], others: Mapping[
     other = others.get(hashlib.sha256(contents[1]).hexdigest())
     if other is not None:
         raise bad_file(
-            paths[1],
-            f"belongs to {other}",
-            "the data set that was asked for",
+            paths[1], f"belongs to {other}", "the data set that was asked for",
             cure=f'Load "{other}" instead.',
-        )
+        )  # fmt: skip
     train = _pair(contents[:2], names[:2], len(classes))
     return Raw(train, _pair(contents[2:], names[2:], len(classes)), classes)
 

@@ -84,12 +84,9 @@ def load(
     if test_fraction is not None:
         if raw.test is not None:
             raise InputError(
-                "test_fraction",
-                test_fraction,
-                "data without a test part of their own",
-                problem=f"is given, and {title} has a test part",
-                cure="Leave test_fraction out.",
-            )
+                "test_fraction", test_fraction, "data without a test part of their own",
+                problem=f"is given, and {title} has a test part", cure="Leave test_fraction out.",
+            )  # fmt: skip
         raw = split_test(raw, test_fraction, seed)
     return _data_set(raw, title, provenance, public_fraction, seed)
 
@@ -111,12 +108,9 @@ def _read_path(
     """Read a file or folder of the user's own, by what it is."""
     if not exists(path):
         raise InputError(
-            "name",
-            str(path),
-            "the name of a data set, or a path that exists",
-            problem="is neither known nor there",
-            cure=nearest(str(path), names()),
-        )
+            "name", str(path), "the name of a data set, or a path that exists",
+            problem="is neither known nor there", cure=nearest(str(path), names()),
+        )  # fmt: skip
     ending = path.name.lower()
     if ending.endswith((".csv", ".csv.gz", ".parquet")):
         _refuse({"image_size": image_size}, "for folders of images", "Leave it out.")
@@ -133,11 +127,9 @@ def _read_path(
         return read_class_archive(path, listed, _size(image_size))
     endings = (".npz", ".csv", ".parquet", *ARCHIVE_SUFFIXES)
     raise bad_file(
-        path,
-        "is of an unknown kind",
-        f"a folder, or a file that ends in {', '.join(endings)}",
+        path, "is of an unknown kind", f"a folder, or a file that ends in {', '.join(endings)}",
         cure="Convert it to one of these, or pass tensors to saltflat yourself.",
-    )
+    )  # fmt: skip
 
 
 def _data_set(
@@ -152,11 +144,13 @@ def _data_set(
         )
     count = len(raw.classes)
     private = train.examples(provenance, name, count)
-    split_off = (
-        None if public is None else public.examples("public", name, count, _word(public_fraction, seed))
-    )
+    split_off = None
+    if public is not None:
+        word = f"whoever split it off: a share of {public_fraction:g} of the training rows, seed {seed}"
+        split_off = public.examples("public", name, count, declared_by=word)
+        private = split_beside(private, split_off)
     return DataSet(
-        private if split_off is None else split_beside(private, split_off),
+        private,
         None if raw.test is None else raw.test.examples(provenance, name, count),
         split_off,
         count,
@@ -166,11 +160,6 @@ def _data_set(
         raw.classes,
         raw.declared,
     )
-
-
-def _word(public_fraction: float | None, seed: int) -> str:
-    """On whose word the public part of a split is public."""
-    return f"whoever split it off: a share of {public_fraction:g} of the training rows, seed {seed}"
 
 
 def _wanted(text: str, split: str | None) -> Entry | None:
@@ -192,12 +181,9 @@ def _check_provenance(provenance: Provenance, public_fraction: float | None) -> 
         raise InputError("provenance", provenance, f"one of {', '.join(get_args(Provenance))}")
     if public_fraction is not None and provenance != "private":
         raise InputError(
-            "public_fraction",
-            public_fraction,
-            'provenance="private"',
-            problem=f"is given for {provenance} rows",
-            cure="Rows that are not private need no public part.",
-        )
+            "public_fraction", public_fraction, 'provenance="private"',
+            problem=f"is given for {provenance} rows", cure="Rows that are not private need no public part.",
+        )  # fmt: skip
 
 
 def _refuse(given: Mapping[str, object], expected: str, cure: str) -> None:
@@ -227,8 +213,6 @@ def _suggest_name(path: Path) -> None:
     for wanted in CATALOGUE.values():
         if any(form.holds == "files" and form.files and complete(form, path) for form in wanted.forms):
             raise bad_file(
-                path,
-                f"holds the files of {wanted.name}",
-                "a folder of class folders",
+                path, f"holds the files of {wanted.name}", "a folder of class folders",
                 cure=f'Read them with load("{wanted.name}", data_dir="{path}").',
-            )
+            )  # fmt: skip

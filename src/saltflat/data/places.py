@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from saltflat.data.catalogue import Entry, Form, entry, known
-from saltflat.data.files import cache_dir
+from saltflat.data.files import by, cache_dir
 from saltflat.errors import InputError
 
 SYSTEM_DIRS = (Path("/usr/share/datasets"), Path("/usr/local/share/datasets"))  # as Debian's packages install
@@ -43,7 +43,7 @@ class Description:
             f"{self.title} ({self.name})",
             f"  rows     {self.rows:,} to train on, {self.test_rows:,} to test on",
             f"  classes  {self.classes}",
-            f"  shape    {'x'.join(str(size) for size in self.shape)}",
+            f"  shape    {by(self.shape)}",
             f"  licence  {self.licence}",
             f"  source   {self.source}",
             f"  found    {found or 'embedded, no file needed'}",
@@ -149,12 +149,10 @@ def not_found(wanted: Entry, data_dir: str | os.PathLike[str] | None = None) -> 
     )
     places = ", ".join(str(folder) for folder in search_dirs(data_dir))
     return InputError(
-        "name",
-        wanted.name,
-        f"{forms} (.gz or not) in a folder {wanted.folder}/ of one of {places}",
+        "name", wanted.name, f"{forms} (.gz or not) in a folder {wanted.folder}/ of one of {places}",
         problem="was not found on this machine",
         cure="\n  " + how_to_get(wanted, data_dir).replace("\n", "\n  "),
-    )
+    )  # fmt: skip
 
 
 def _folders(wanted: Entry, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:

@@ -63,6 +63,25 @@ def separated(private: Any, public: Examples) -> Any:
     return apart(private, public)
 
 
+def refuse_private(data: Any, argument: str, why: str) -> None:
+    """Refuse rows that nobody declared public, for ``why``: the end of a sentence.
+
+    >>> refuse_private(Examples(torch.zeros(2, 1), torch.zeros(2), "public"), "data", "and would leak")
+    """
+    if not isinstance(data, Examples):
+        raise InputError(
+            argument, type(data).__name__, "data that is marked public or synthetic", problem="says nothing",
+            cure="Say who declares it public: sf.public.declared((inputs, targets), by='...').",
+        )  # fmt: skip
+    if data.provenance == "private":
+        raise InputError(
+            argument, data.name or "this data", "data whose provenance is public or synthetic",
+            problem=f"is marked private, {why}",
+            cure="Split a public part off: load(..., public_fraction=0.04).public (--public-fraction on the command "
+            "line); or declare it when loading: provenance='public'.",
+        )  # fmt: skip
+
+
 def refuse_shared_rows(private: Any, public: Any, argument: str = "public") -> None:
     """Refuse public data that holds a row of the private data, where both are in memory and can be compared."""
     if _shares_rows(private, public):
@@ -137,11 +156,9 @@ def joined(*parts: Examples) -> Examples:
     shapes = {tuple((t.shape[1:], t.dtype) for t in tensors_in(part.inputs)) for part in parts}
     if len(shapes) != 1:
         raise InputError(
-            "data",
-            str(sorted(map(str, shapes))),
-            "rows of one shape and type in all parts",
+            "data", str(sorted(map(str, shapes))), "rows of one shape and type in all parts",
             problem="are their forms",
-        )
+        )  # fmt: skip
     flat = [tensors_in(part.inputs) for part in parts]
     columns = iter([torch.cat(column) for column in zip(*flat)])
     kinds = {part.provenance for part in parts}

@@ -49,11 +49,9 @@ class Examples:
         rows = {len(t) for t in tensors_in(self.inputs)} | {len(self.targets)}
         if len(rows) != 1:
             raise InputError(
-                "inputs",
-                sorted(rows),
-                "as many rows in every input as in targets",
+                "inputs", sorted(rows), "as many rows in every input as in targets",
                 problem="differ in length",
-            )
+            )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -9,14 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike, NDArray
 
 from saltflat.data.dataset import Part, Raw
+from saltflat.data.source import Examples
 from saltflat.errors import InputError, check_count
 
 _TEST, _PUBLIC = 1, 2  # one stream a purpose: the public part must not follow from the test part
 
 Rows = NDArray[np.int64]
+PUBLIC_FRACTION = 0.04
+"""The share that is public if none is named: that of the public-data paper."""
 
 
 def permutation(n: int, seed: int, stream: int = 0) -> Rows:
@@ -59,6 +63,43 @@ def split_public(part: Part, num_classes: int, fraction: float, seed: int) -> tu
     return part.take(rest), part.take(held)
 
 
+def public_split(labels: ArrayLike, fraction: float = PUBLIC_FRACTION, seed: int = 0) -> tuple[Rows, Rows]:
+    """Public rows and private rows, both in rising order; the same number of public rows of every class.
+
+    Guarantees: the two share no row, and together they are all rows. The answer depends on the labels, the
+    fraction and the seed alone, on every machine and in every later version. ``load(..., public_fraction=...,
+    seed=...)`` makes the same split: rows that one command took as public are those that another leaves out.
+
+    >>> public, private = public_split([0, 1, 0, 1, 0, 1, 0, 1, 0, 1], 0.4, seed=0)
+    >>> len(public), len(private), sorted(set(public) & set(private))
+    (4, 6, [])
+    """
+    check_fraction("public_fraction", fraction)
+    known = np.asarray(labels)
+    if known.ndim != 1 or len(known) == 0:
+        raise InputError("labels", str(known.shape), "one class number a row", problem="has the wrong shape")
+    classes, numbers = np.unique(known, return_inverse=True)
+    return balanced(numbers.astype(np.int64), len(classes), fraction, seed)
+
+
+def public_part(train: Examples, fraction: float = PUBLIC_FRACTION, seed: int = 0) -> tuple[Examples, Rows]:
+    """The public rows of ``train`` as examples of provenance public, and their numbers.
+
+    >>> from saltflat.data import load
+    >>> part, rows = public_part(load("digits").train, 0.2, seed=0)
+    >>> len(part), part.provenance, bool((part.targets == load("digits", public_fraction=0.2).public.targets).all())
+    (290, 'public', True)
+    """
+    if train.groups is not None:
+        raise InputError(
+            "public_fraction", fraction, "rows without groups",
+            problem="would make some rows of a person public and others not",
+            cure="Use saltflat.data.load(..., group=..., public_fraction=...), which splits by whole groups.",
+        )  # fmt: skip
+    rows, _ = public_split(train.targets.numpy(), fraction, seed)
+    return train.subset(torch.from_numpy(rows), provenance="public"), rows
+
+
 def balanced(labels: Rows, num_classes: int, fraction: float, seed: int) -> tuple[Rows, Rows]:
     """The rows of a public part with the same number of each class, and the others; both in rising order."""
     each = round(fraction * len(labels) / num_classes)
@@ -66,12 +107,10 @@ def balanced(labels: Rows, num_classes: int, fraction: float, seed: int) -> tupl
     chosen = [order[labels[order] == label][:each] for label in range(num_classes)]
     if any(len(rows) < each for rows in chosen):
         raise InputError(
-            "public_fraction",
-            fraction,
+            "public_fraction", fraction,
             f"at least {each} training rows of each of the {num_classes} classes",
-            problem="asks for more rows of a class than there are",
-            cure="Take a smaller public_fraction.",
-        )
+            problem="asks for more rows of a class than there are", cure="Take a smaller public_fraction.",
+        )  # fmt: skip
     held = np.sort(np.concatenate(chosen))
     rest = np.setdiff1d(np.arange(len(labels)), held)
     _refuse_empty("public_fraction", fraction, len(rest), len(held))
@@ -99,9 +138,6 @@ def _hold_out(part: Part, fraction: float, seed: int, stream: int) -> tuple[Rows
 def _refuse_empty(argument: str, fraction: float, rest: int, held: int) -> None:
     if rest == 0 or held == 0:
         raise InputError(
-            argument,
-            fraction,
-            "at least one row on either side of the split",
-            problem="leaves one side without rows",
-            cure="Take another fraction, or more data.",
-        )
+            argument, fraction, "at least one row on either side of the split",
+            problem="leaves one side without rows", cure="Take another fraction, or more data.",
+        )  # fmt: skip

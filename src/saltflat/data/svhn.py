@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saltflat.data.dataset import Part, Raw
-from saltflat.data.files import bad_file, read_all
+from saltflat.data.files import bad_file, by, read_all
 from saltflat.data.idx import DIGIT_CLASSES, check_labels
 
 SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
@@ -43,9 +43,11 @@ def _read(path: Path) -> Part:
         raise bad_file(path, "lacks the variables X and y", "the cropped-digits file of SVHN (format 2)")
     images, labels = held["X"], held["y"]
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3) or images.size == 0:
-        raise bad_file(path, f"holds X of {images.dtype} {_by(images)}", "X of uint8 32x32x3xN, N at least 1")
+        raise bad_file(
+            path, f"holds X of {images.dtype} {by(images.shape)}", "X of uint8 32x32x3xN, N at least 1"
+        )
     if labels.size != labels.shape[0] or len(labels) != images.shape[3]:
-        problem = f"holds {images.shape[3]} images and y of {labels.dtype} {_by(labels)}"
+        problem = f"holds {images.shape[3]} images and y of {labels.dtype} {by(labels.shape)}"
         raise bad_file(path, problem, "one label an image")
     if not np.all(np.isin(labels, range(1, 11))):
         check_labels(path, labels.reshape(-1).astype(np.int64) - 1, 10, first=1)
@@ -101,7 +103,3 @@ def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
         at = start + length
         if kind != _COMPRESSED:
             at += -at % 8
-
-
-def _by(array: NDArray[Any]) -> str:
-    return "x".join(str(size) for size in array.shape)

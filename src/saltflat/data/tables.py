@@ -32,11 +32,9 @@ def class_names(classes: Classes) -> tuple[str, ...]:
     names = () if isinstance(listed, str | bool) else tuple(str(name) for name in listed)
     if len(names) < 2 or len(set(names)) != len(names):
         raise InputError(
-            "classes",
-            str(classes),
-            "two or more different names, or how many there are",
+            "classes", str(classes), "two or more different names, or how many there are",
             cure='For example classes=["no", "yes"], or classes=10 for the labels 0 to 9.',
-        )
+        )  # fmt: skip
     return names
 
 
@@ -85,12 +83,10 @@ def read_table(
     for argument, column in (("label", label), ("group", group)):
         if (column is not None and columns.count(column) != 1) or (column is None and argument == "label"):
             raise InputError(
-                argument,
-                column,
-                f"one column of {path.name}: {', '.join(columns)}",
+                argument, column, f"one column of {path.name}: {', '.join(columns)}",
                 problem="is missing" if column is None else "is not a column",
                 cure=f'Name it with {argument}="{columns[-1] if columns else "..."}", or --{argument} in a command.',
-            )
+            )  # fmt: skip
     if table.num_rows == 0:
         raise bad_file(
             path, "holds no rows", "a table with at least one row", cure="Bring a table with rows."
@@ -147,11 +143,9 @@ def _feature(path: Path, name: str, column: Any) -> NDArray[np.float32]:
         types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_null(kind)
     ):
         raise bad_file(
-            path,
-            f"holds the column {name!r} of {kind}",
-            "features that are numbers",
+            path, f"holds the column {name!r} of {kind}", "features that are numbers",
             cure="Encode the column as numbers, or leave it out of the file.",
-        )
+        )  # fmt: skip
     if types.is_boolean(kind):
         column = column.cast(pyarrow.int8())
     values = column.cast(pyarrow.float64(), safe=False).to_numpy()
@@ -170,11 +164,9 @@ def _text_column(path: Path, name: str, column: Any) -> NDArray[Any]:
 def _inputs(path: Path, name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind not in "fiub" or array.ndim < 2 or array.size == 0:
         raise bad_file(
-            path,
-            f"holds {name} of {array.dtype} with shape {array.shape}",
-            "rows of numbers, one row an example",
-            cure="Images are uint8, features any numbers.",
-        )
+            path, f"holds {name} of {array.dtype} with shape {array.shape}",
+            "rows of numbers, one row an example", cure="Images are uint8, features any numbers.",
+        )  # fmt: skip
     if array.dtype != np.uint8 or array.ndim == 2:
         with np.errstate(over="ignore"):
             return array.astype(np.float32)
@@ -199,11 +191,9 @@ def _as_text(path: Path, name: str, values: NDArray[Any]) -> NDArray[Any]:
         values, kind = values.astype(np.int64), "i"
     if kind not in "iubU":
         raise bad_file(
-            path,
-            f"holds labels of {values.dtype} in {name!r}",
-            "labels that are text or whole numbers",
+            path, f"holds labels of {values.dtype} in {name!r}", "labels that are text or whole numbers",
             cure="saltflat trains classifiers: map the labels to classes first.",
-        )
+        )  # fmt: skip
     return values.astype(np.str_)
 
 
@@ -224,11 +214,9 @@ def _numbered(
         unknown = [str(value) for value in values if str(value) not in place]
         if unknown:
             raise bad_file(
-                path,
-                f"holds the label {unknown[0]!r}",
-                f"the declared classes {', '.join(order[:12])}",
+                path, f"holds the label {unknown[0]!r}", f"the declared classes {', '.join(order[:12])}",
                 cure="Declare every class in classes=.",
-            )
+            )  # fmt: skip
         numbers.append(np.array([place[str(value)] for value in values], dtype=np.int64)[inverse.reshape(-1)])
     return order, numbers
 

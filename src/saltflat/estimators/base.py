@@ -23,7 +23,7 @@ from saltflat.estimators.defaults import choose_settings, noise_floor
 from saltflat.estimators.histograms import Array, Place
 from saltflat.estimators.inputs import Shape, read_rows
 from saltflat.estimators.networks import Network, network
-from saltflat.estimators.rows import Answer, Surveying, TableRows, as_inputs
+from saltflat.estimators.rows import Answer, Surveying, TableRows, as_inputs, rows_at_once
 from saltflat.estimators.scaling import Scaler, checked_bounds
 from saltflat.plan import Optimizer, Plan, Survey
 from saltflat.plans import by_name
@@ -33,7 +33,6 @@ Learned = Callable[[TableRows, list[Place], Array | None], dict[str, Any]]
 """Takes in what a survey found beside the bounds of features, and returns it as public facts."""
 
 NOT_PRIVATE = ("sgd", "sam")
-AT_ONCE = 512
 OWN = ("population", "relation", "unit", "epsilon", "delta", "noise_multiplier", "survey", "steps", "epochs",
        "batch_size", "rate", "clip_norm", "learning_rate")  # fmt: skip
 """What a plan is told of by the estimator alone."""
@@ -94,12 +93,11 @@ class PrivateEstimator(BaseEstimator):
         rows, _, image = read_rows(self, X, reset=False)
         if image != self.image_shape_:
             raise InputError("X", str(image), f"rows of the form that was trained on, {self.image_shape_}")
-        found = []
+        found, many = [], rows_at_once(rows)
         with torch.no_grad():
-            for start in range(0, rows.shape[0], AT_ONCE):
-                inputs = as_inputs(
-                    rows[start : start + AT_ONCE], self._scaling, self._shape, self._transform, torch.float64
-                )
+            for start in range(0, rows.shape[0], many):
+                some = rows[start : start + many]
+                inputs = as_inputs(some, self._scaling, self._shape, self._transform, torch.float64)
                 found.append(self.model_(inputs))
         return np.asarray(torch.cat(found).numpy())
 

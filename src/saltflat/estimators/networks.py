@@ -9,16 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saltflat.errors import InputError, check_count, nearest
 from saltflat.estimators.inputs import Shape
 from saltflat.models import build, scattering_features
+from saltflat.models.scatter_heads import GROUPS, MAPS
 
 LEAST_SIDE = 16  # scattering halves an image twice, and looks at what is left
-MAPS, GROUPS = 81, 27
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,12 @@ def network(model: Any, features: int, image: Shape | None, outputs: int, hidden
     if model == "mlp":
         check_count("hidden", hidden)
         module = build("mlp", in_features=features, hidden=hidden, classes=outputs)
-        with (
-            torch.no_grad()
-        ):  # rows have a length of about one: units that answer to them, in every direction
-            weights = dict(module.named_parameters())
-            weights["1.weight"].normal_()
-            weights["1.bias"].normal_()
-            weights["3.weight"].zero_()
-            weights["3.bias"].zero_()
+        _, inner, _, outer = module.children()
+        for (
+            weight
+        ) in inner.parameters():  # rows are about one long: units that answer to them, in every direction
+            nn.init.normal_(weight)
+        _zeroed(outer)
         return Network(module, (features,), images=image is not None)
     if model == "scatter":
         colours, height, width = _check_image(image)
@@ -63,16 +60,16 @@ def network(model: Any, features: int, image: Shape | None, outputs: int, hidden
         return Network(
             _zeroed(build("logistic", in_features=size, classes=outputs)), (size,), transform, True
         )
-    known = ["linear", "mlp", "scatter"]
     raise InputError(
         "model", model, "'linear', 'mlp', 'scatter', or a torch.nn.Module", problem="is not a model",
-        cure=nearest(str(model), known),
+        cure=nearest(str(model), ["linear", "mlp", "scatter"]),
     )  # fmt: skip
 
 
 def scattered(rows: Tensor, shape: Shape) -> Tensor:
     """Scattering features of flat images, each image's standardised by groups, and not longer than one.
 
+    >>> import torch
     >>> features = scattered(torch.rand(2, 256), (1, 16, 16))
     >>> features.shape, bool((features.norm(dim=1) < 1.001).all())
     (torch.Size([2, 1296]), True)
@@ -84,9 +81,8 @@ def scattered(rows: Tensor, shape: Shape) -> Tensor:
 
 def _zeroed(module: nn.Module) -> nn.Module:
     """All weights zero: a linear model needs no random start, and noise is all that moves it from where it is."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
     return module
 
 

@@ -124,11 +124,9 @@ class _Loss:
     def __call__(self, outputs: Any, targets: Tensor) -> Tensor:
         if outputs.numel() != targets.numel():
             raise InputError(
-                "model",
-                str(tuple(outputs.shape)),
-                "one output for each row",
+                "model", str(tuple(outputs.shape)), "one output for each row",
                 problem="is the shape of the outputs",
-            )
+            )  # fmt: skip
         error = (outputs.reshape(-1) - targets.reshape(-1)).abs()
         if self.huber is None:
             return 0.5 * error.square()

@@ -16,6 +16,8 @@ from saltflat.errors import InputError
 from saltflat.estimators.histograms import BUCKETS, Array, Place, histogram, places
 from saltflat.estimators.scaling import Scaler
 
+AT_ONCE = 512
+MOST_BYTES = 64 * 2**20
 Answer = Callable[[list[Place], Array | None], None]
 """Takes in what a survey found: the places of columns, and noised class counts."""
 
@@ -73,6 +75,11 @@ class TableRows:
         return len(self.targets)
 
     @property
+    def rows_at_once(self) -> int:
+        """How many rows training may fetch at once; dense ones are in memory in any case."""
+        return rows_at_once(self.rows) if sparse.issparse(self.rows) else AT_ONCE
+
+    @property
     def columns(self) -> int:
         """How many columns the survey has."""
         return 0 if self.surveying is None else self.surveying.columns
@@ -103,6 +110,15 @@ class TableRows:
         """What the model gets of some rows."""
         assert self.scaler is not None
         return as_inputs(rows, self.scaler, self.shape, self.transform)
+
+
+def rows_at_once(rows: Any) -> int:
+    """How many rows are made dense at once: as many as fit into 64 MiB in float64, and at most 512.
+
+    >>> rows_at_once(np.zeros((9, 100))), rows_at_once(sparse.csr_matrix((9, 2**20)))
+    (512, 8)
+    """
+    return max(1, min(AT_ONCE, MOST_BYTES // (8 * rows.shape[1])))
 
 
 def as_inputs(

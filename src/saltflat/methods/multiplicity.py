@@ -41,10 +41,10 @@ def crop(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
     return padded[number[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def cutout(images: Tensor, generator: torch.Generator | None = None, share: float = 0.25) -> Tensor:
+def cutout(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Grey out a square of a quarter of the side at random (DeVries & Taylor 2017)."""
     height, width = images.shape[2:]
-    side = max(1, round(share * min(height, width)))
+    side = max(1, round(0.25 * min(height, width)))
     top = (_uniform(len(images), images, generator) * (height - side + 1)).long().view(-1, 1, 1, 1)
     left = (_uniform(len(images), images, generator) * (width - side + 1)).long().view(-1, 1, 1, 1)
     y = torch.arange(height, device=images.device).view(1, 1, -1, 1)

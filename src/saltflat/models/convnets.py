@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import nn
 
 from saltflat.models.layers import Normalise
@@ -17,8 +19,14 @@ FED_PAPER = (
 
 
 def _cnn(
-    activation: type[nn.Module], classes: int, in_channels: int, image_size: int, normalisation: str
+    activation: type[nn.Module],
+    *,
+    classes: int = 10,
+    in_channels: int = 3,
+    image_size: int = 32,
+    normalisation: str = "auto",
 ) -> nn.Module:
+    """Convolutions 32, 32, pool, 64, 64, pool, 128, 128, pool; linear to 128 and to the classes."""
     check_counts(classes=classes, in_channels=in_channels)
     check_image_size(image_size, 8, "halves the image three times")
     layers: list[nn.Module] = [Normalise(normalisation, in_channels)]
@@ -33,24 +41,11 @@ def _cnn(
     return nn.Sequential(*layers)
 
 
-@register(
-    "cnn-selu", "six 3×3 convolutions and SELU", input_shape=(3, 32, 32), parameters=550_570, paper=TANH_PAPER
-)  # fmt: skip
-def cnn_selu(
-    *, classes: int = 10, in_channels: int = 3, image_size: int = 32, normalisation: str = "auto"
-) -> nn.Module:
-    """Convolutions 32, 32, pool, 64, 64, pool, 128, 128, pool; linear to 128 and to the classes."""
-    return _cnn(nn.SELU, classes, in_channels, image_size, normalisation)
-
-
-@register(
-    "cnn-tanh", "six 3×3 convolutions and Tanh", input_shape=(3, 32, 32), parameters=550_570, paper=TANH_PAPER
-)  # fmt: skip
-def cnn_tanh(
-    *, classes: int = 10, in_channels: int = 3, image_size: int = 32, normalisation: str = "auto"
-) -> nn.Module:
-    """The same layers as ``cnn-selu``, with Tanh."""
-    return _cnn(nn.Tanh, classes, in_channels, image_size, normalisation)
+for _name, _activation in (("cnn-selu", nn.SELU), ("cnn-tanh", nn.Tanh)):
+    register(
+        _name, f"six 3×3 convolutions and {_activation.__name__}", input_shape=(3, 32, 32), parameters=550_570,
+        paper=TANH_PAPER,
+    )(partial(_cnn, _activation))  # fmt: skip
 
 
 @register(

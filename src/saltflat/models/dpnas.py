@@ -5,6 +5,8 @@ A cell is data, a triangular table: row t holds the edges into node t from nodes
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -85,15 +87,16 @@ class Cell(nn.Module):
 
 def _network(
     table: Table,
-    *,
     stem: int,
     widths: tuple[int, ...],
     activation: str,
-    classes: int,
+    *,
+    classes: int = 10,
     in_channels: int,
     image_size: int,
-    normalisation: str,
+    normalisation: str = "auto",
 ) -> nn.Module:
+    """A stem, three cells that are each pooled, and a head."""
     check_counts(classes=classes, in_channels=in_channels)
     check_image_size(image_size, 2 ** len(widths), "halves the image three times")
     layers: list[nn.Module] = [
@@ -119,38 +122,13 @@ def _network(
     return model
 
 
-@register(
-    "dpnas-cifar", "DPNASNet for CIFAR-10 and SVHN", input_shape=(3, 32, 32), parameters=529_434, paper=PAPER
+# name, data, cell, stem, channels of the cells, activation in the head, shape of an image, parameters
+_NETWORKS: tuple[tuple[str, str, Table, int, tuple[int, ...], str, tuple[int, int, int], int], ...] = (
+    ("dpnas-cifar", "CIFAR-10 and SVHN", CIFAR_CELL, 48, (48, 96, 192), "selu", (3, 32, 32), 529_434),
+    ("dpnas-mnist", "MNIST", MNIST_CELL, 32, (32, 32, 64), "tanh", (1, 28, 28), 213_418),
+    ("dpnas-fmnist", "Fashion-MNIST", FMNIST_CELL, 32, (32, 32, 64), "tanh", (1, 28, 28), 214_570),
 )
-def dpnas_cifar(
-    *, classes: int = 10, in_channels: int = 3, image_size: int = 32, normalisation: str = "auto"
-) -> nn.Module:
-    """Stem 48, cells of 48, 96 and 192 channels, SELU in the head."""
-    return _network(
-        CIFAR_CELL, stem=48, widths=(48, 96, 192), activation="selu",
-        classes=classes, in_channels=in_channels, image_size=image_size, normalisation=normalisation,
-    )  # fmt: skip
-
-
-@register("dpnas-mnist", "DPNASNet for MNIST", input_shape=(1, 28, 28), parameters=213_418, paper=PAPER)
-def dpnas_mnist(
-    *, classes: int = 10, in_channels: int = 1, image_size: int = 28, normalisation: str = "auto"
-) -> nn.Module:
-    """Stem 32, cells of 32, 32 and 64 channels, Tanh in the head."""
-    return _network(
-        MNIST_CELL, stem=32, widths=(32, 32, 64), activation="tanh",
-        classes=classes, in_channels=in_channels, image_size=image_size, normalisation=normalisation,
-    )  # fmt: skip
-
-
-@register(
-    "dpnas-fmnist", "DPNASNet for Fashion-MNIST", input_shape=(1, 28, 28), parameters=214_570, paper=PAPER
-)
-def dpnas_fmnist(
-    *, classes: int = 10, in_channels: int = 1, image_size: int = 28, normalisation: str = "auto"
-) -> nn.Module:
-    """As for MNIST, with the cell found on Fashion-MNIST."""
-    return _network(
-        FMNIST_CELL, stem=32, widths=(32, 32, 64), activation="tanh",
-        classes=classes, in_channels=in_channels, image_size=image_size, normalisation=normalisation,
-    )  # fmt: skip
+for _name, _data, _cell, _stem, _widths, _activation, _shape, _parameters in _NETWORKS:
+    register(_name, f"DPNASNet for {_data}", input_shape=_shape, parameters=_parameters, paper=PAPER)(
+        partial(_network, _cell, _stem, _widths, _activation, in_channels=_shape[0], image_size=_shape[1])
+    )

@@ -54,9 +54,8 @@ def tune_only(
     top = _head_of(model, head) if part != "all" or head is not None else ""
     if part == "lora":
         _add_lora(model, top, rank, alpha, layers)
-    new = (
-        {id(p) for p in model.get_submodule(top).parameters()} if top else set()
-    )  # by identity: a head may be tied
+    in_head = model.get_submodule(top).parameters() if top else ()
+    new = {id(p) for p in in_head}  # by identity: a head may be tied
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_trained(part, name, id(parameter) in new))
     _freeze(model, freeze)

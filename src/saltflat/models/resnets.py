@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from saltflat.models.layers import Normalise
@@ -42,8 +44,13 @@ class BasicBlock(nn.Module):
         return out
 
 
-def _resnet(blocks_a_stage: int, classes: int, in_channels: int, normalisation: str) -> nn.Module:
-    """Four stages of basic blocks behind a 3×3 stem that keeps the resolution, as images are small."""
+def _resnet(
+    blocks_a_stage: int, *, classes: int = 10, in_channels: int, normalisation: str = "auto"
+) -> nn.Module:
+    """Four stages of basic blocks behind a 3×3 stem that keeps the resolution, as images are small.
+
+    GroupNorm of 32 groups, ReLU, global mean pool; any image size.
+    """
     check_counts(classes=classes, in_channels=in_channels)
     layers: list[nn.Module] = [
         Normalise(normalisation, in_channels),
@@ -59,19 +66,11 @@ def _resnet(blocks_a_stage: int, classes: int, in_channels: int, normalisation: 
     return nn.Sequential(*layers)
 
 
-@register(
+register(
     "gn-resnet10", "ResNet-10 with GroupNorm, for MNIST and Fashion-MNIST", input_shape=(1, 28, 28),
     parameters=4_902_090, paper=GN_RESNET_PAPER,
-)  # fmt: skip
-def gn_resnet10(*, classes: int = 10, in_channels: int = 1, normalisation: str = "auto") -> nn.Module:
-    """One basic block a stage, GroupNorm of 32 groups, ReLU, global mean pool; any image size."""
-    return _resnet(1, classes, in_channels, normalisation)
-
-
-@register(
+)(partial(_resnet, 1, in_channels=1))  # fmt: skip
+register(
     "resnet18-gn", "ResNet-18 with GroupNorm, for 32×32 images", input_shape=(3, 32, 32),
     parameters=11_173_962, paper=RESNET_PAPER,
-)  # fmt: skip
-def resnet18_gn(*, classes: int = 10, in_channels: int = 3, normalisation: str = "auto") -> nn.Module:
-    """Two basic blocks a stage, GroupNorm of 32 groups, ReLU, global mean pool; any image size."""
-    return _resnet(2, classes, in_channels, normalisation)
+)(partial(_resnet, 2, in_channels=3))  # fmt: skip

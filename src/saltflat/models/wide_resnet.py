@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
@@ -12,7 +12,7 @@ from saltflat.models.registry import check_counts, register
 
 PAPER = "De et al., Unlocking High-Accuracy Differentially Private Image Classification through Scale, 2022"
 Variant = Literal["de-et-al", "public-data"]
-VARIANTS = ["de-et-al", "public-data"]
+VARIANTS = list(get_args(Variant))
 
 
 def _activate(channels: int, variant: Variant) -> list[nn.Module]:
@@ -61,7 +61,7 @@ class WideBlock(nn.Module):
     paper=PAPER,
 )  # fmt: skip
 def wrn_16_4(
-    *, classes: int = 10, in_channels: int = 3, normalisation: str = "auto", variant: str = "de-et-al"
+    *, classes: int = 10, in_channels: int = 3, normalisation: str = "auto", variant: Variant = "de-et-al"
 ) -> nn.Module:
     """Three stages of two blocks, 64, 128 and 256 channels; any image size.
 
@@ -71,17 +71,16 @@ def wrn_16_4(
     check_counts(classes=classes, in_channels=in_channels)
     if variant not in VARIANTS:
         raise InputError("variant", variant, "a variant of wrn-16-4", cure=nearest(str(variant), VARIANTS))
-    chosen = cast("Variant", variant)
     layers: list[nn.Module] = [
         Normalise(normalisation, in_channels),
-        _convolve(in_channels, 16, 3, 1, chosen),
+        _convolve(in_channels, 16, 3, 1, variant),
     ]
     channels = 16
     for width, stride in ((64, 1), (128, 2), (256, 2)):
         layers += [
-            WideBlock(channels, width, stride=stride, first=True, variant=chosen),
-            WideBlock(width, width, stride=1, first=False, variant=chosen),
+            WideBlock(channels, width, stride=stride, first=True, variant=variant),
+            WideBlock(width, width, stride=1, first=False, variant=variant),
         ]
         channels = width
-    layers += [*_activate(256, chosen), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes)]
+    layers += [*_activate(256, variant), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes)]
     return nn.Sequential(*layers)

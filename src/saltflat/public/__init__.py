@@ -6,8 +6,8 @@
 ('public', 'private')
 """
 
-from saltflat.data.public import public_split
 from saltflat.data.shared_rows import apart, declared, joined
+from saltflat.data.split import public_split
 from saltflat.public.own_rows import read_public
 from saltflat.public.recipe import Recipe, recipe
 from saltflat.public.samples import read_samples

@@ -28,9 +28,9 @@ import torch
 
 from saltflat import plans
 from saltflat.data import DataSet, load
-from saltflat.data.public import PUBLIC_FRACTION
 from saltflat.data.shared_rows import refuse_shared_rows, rows_hash, separated
 from saltflat.data.source import Examples
+from saltflat.data.split import PUBLIC_FRACTION
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.models.registry import build_for
 from saltflat.plan import Ema, Multiplicity, Plan

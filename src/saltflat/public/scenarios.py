@@ -7,11 +7,11 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from saltflat.data.shared_rows import joined, refuse_shared_rows, separated
+from saltflat.data.shared_rows import joined, refuse_private, refuse_shared_rows, separated
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
 from saltflat.plan import Plan
-from saltflat.public.warm_up import WarmUp, refuse_private, warm_up
+from saltflat.public.warm_up import WarmUp, warm_up
 from saltflat.training.fit import fit
 from saltflat.training.run import Run
 

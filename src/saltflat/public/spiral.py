@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.shared_rows import declared
+from saltflat.data.shared_rows import declared, refuse_private
 from saltflat.data.source import Examples
 from saltflat.errors import check_count
-from saltflat.public.warm_up import refuse_private
 
 TURNS = 1.25
 WIDTH = 0.035

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.shared_rows import joined
+from saltflat.data.shared_rows import joined, refuse_private
 from saltflat.data.source import Examples, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.calling import call_model
@@ -220,18 +220,3 @@ def _step(
     for weight in weights.values():
         weight.grad = None
     return value
-
-
-def refuse_private(data: Any, argument: str, why: str) -> None:
-    """Refuse rows that nobody declared public."""
-    if not isinstance(data, Examples):
-        raise InputError(
-            argument, type(data).__name__, "data that is marked public or synthetic", problem="says nothing",
-            cure="Say who declares it public: sf.public.declared((inputs, targets), by='...').",
-        )  # fmt: skip
-    if data.provenance == "private":
-        raise InputError(
-            argument, data.name or "this data", "data whose provenance is public or synthetic",
-            problem=f"is marked private, {why}",
-            cure="Split a public part off: load(..., public_fraction=0.04).public; or declare it when loading.",
-        )  # fmt: skip

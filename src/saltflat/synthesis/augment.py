@@ -8,8 +8,7 @@ bilinear, in one step.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -50,10 +49,6 @@ class Augmentation:
     def paper(cls) -> Augmentation:
         """EDM's on CIFAR-10."""
         return cls(0.12, flip_x=True, flip_y=True, scale=0.2, rotate=math.pi, stretch=0.2, shift=0.125)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Its settings as plain data."""
-        return asdict(self)
 
     def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The changed images, and nine numbers for each that say how."""

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from saltflat.errors import check_count
 from saltflat.synthesis.augment import Augmentation
-from saltflat.synthesis.settings import stream
+from saltflat.synthesis.chance import descend, drawing
 from saltflat.synthesis.unet import norm
 
 FEATURES = 64
@@ -59,24 +59,19 @@ def train_classifier(
     """Train on images in [0, 1] by AdamW with a cosine schedule; the same steps whatever the number of images."""
     check_count("classifier_steps", steps)
     _, channels, height, width = images.shape
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(seed, _INITIAL))
+    with drawing(seed, _INITIAL):
         model = SmallClassifier(channels, height, width, classes)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for step in range(steps):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(seed, _STEP, step))
+
+    def loss_at(step: int) -> Tensor:
+        with drawing(seed, _STEP, step):
             rows = torch.randint(len(labels), (BATCH_SIZE,))
             batch = images[rows]
             if augmentation is not None:
                 batch, _ = augmentation(batch)
-        loss = F.cross_entropy(model(batch), labels[rows])
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return model.eval().requires_grad_(False)
+        return F.cross_entropy(model(batch), labels[rows])
+
+    descend(model, loss_at, steps, LEARNING_RATE, weight_decay=0.01)
+    return model
 
 
 @torch.no_grad()
@@ -93,7 +88,6 @@ def copies(images: Tensor, labels: Tensor, count: int, seed: int = 0) -> tuple[T
     [0, 1, 0, 1, 0]
     """
     rows = torch.arange(count) % len(labels)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(seed, _COPY))
+    with drawing(seed, _COPY):
         changed = [COPY(images[some])[0] for some in rows.split(1_000)]
     return torch.cat(changed), labels[rows]

@@ -134,19 +134,18 @@ def evaluate(
     of_samples, of_copies = (
         _measures(images, public.inputs, judge, space, k, seed) for images in (made[0], copied[0])
     )
+    trained_on: dict[str, Callable[[], SmallClassifier]] = {"samples": lambda: classifier(*made)}
+    if test is not None:
+        trained_on |= {
+            "samples, augmented on the way": lambda: classifier(*made, changed=True),
+            "as many augmented copies of public rows": lambda: classifier(*copied),
+            "public rows, augmented on the way": lambda: judge,
+        }
     scored = test if test is not None else public
     accuracies = {}
-    say("a classifier on the samples")
-    accuracies["samples"] = accuracy(classifier(*made), scored.inputs, scored.targets)
-    if test is not None:
-        say("classifiers to compare with")
-        accuracies["samples, augmented on the way"] = accuracy(
-            classifier(*made, changed=True), test.inputs, test.targets
-        )
-        accuracies["as many augmented copies of public rows"] = accuracy(
-            classifier(*copied), test.inputs, test.targets
-        )
-        accuracies["public rows, augmented on the way"] = accuracy(judge, test.inputs, test.targets)
+    for rows, trained in trained_on.items():
+        say(f"a classifier on {rows}")
+        accuracies[rows] = accuracy(trained(), scored.inputs, scored.targets)
     drawn = () if out is None else _pictures(samples, public, Path(out))
     private = test is not None and test.provenance == "private"
     return Quality(
@@ -164,20 +163,16 @@ def evaluate(
 def _space(features: str, judge: SmallClassifier, public: Examples) -> tuple[Callable[[Tensor], Tensor], str]:
     """The map to features, and its name."""
     if features == "scattering":
-        return (
-            lambda images: scattering_features(images).mean(dim=(2, 3)),
-            "scattering coefficients (J=2, L=8), a mean over places",
-        )
+        name = "scattering coefficients (J=2, L=8), a mean over places"
+        return lambda images: scattering_features(images).mean(dim=(2, 3)), name
 
     def penultimate(images: Tensor) -> Tensor:
         with torch.no_grad():
             return torch.cat([judge.penultimate(some) for some in images.split(500)])
 
     size = judge.features.out_features
-    return (
-        penultimate,
-        f"last hidden layer ({size}) of a small classifier trained on {len(public)} public rows",
-    )
+    name = f"last hidden layer ({size}) of a small classifier trained on {len(public)} public rows"
+    return penultimate, name
 
 
 def _measures(

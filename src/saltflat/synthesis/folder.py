@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from saltflat.data import Examples
+from saltflat.data.shared_rows import refuse_private as refuse_marked
 from saltflat.data.shared_rows import rows_hash
 from saltflat.errors import InputError
 from saltflat.record.atomic import clear_partials, write_whole
@@ -41,17 +42,8 @@ FACTS, PUBLIC, CHECKPOINT, METRICS, GRIDS = (
 
 
 def refuse_private(public: Examples, argument: str = "public") -> None:
-    """An error if the rows are marked private: what is made from them would not be covered by any ε.
-
-    >>> refuse_private(Examples(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.long), "public"))
-    """
-    if public.provenance == "private":
-        raise InputError(
-            argument, public.name or "these rows", "rows of provenance 'public' (or 'synthetic')",
-            problem="is marked private, and a diffusion model of it would leak its rows at no recorded cost",
-            cure="Split a public part off with saltflat.data.load(..., public_fraction=0.04).public "
-            "(--public-fraction on the command line), or load data that is public with provenance='public'.",
-        )  # fmt: skip
+    """Refuse rows that are marked private: what is made from them would not be covered by any ε."""
+    refuse_marked(public, argument, "and a diffusion model of it would leak its rows at no recorded cost")
 
 
 class SynthesisFolder:
@@ -153,7 +145,7 @@ class SynthesisFolder:
         tensors, state = found
         frame = self.frame()
         model = frame.build(seed=0)
-        model.load_state_dict({name[4:]: value for name, value in tensors.items() if name.startswith("ema.")})
+        model.load_state_dict(part(tensors, "ema."))
         origin = {"public": facts["public"], "trained_steps": state["step"], "settings": facts["settings"]}
         return Synthesizer(model.to(device).eval().requires_grad_(False), frame, origin)
 
@@ -161,6 +153,11 @@ class SynthesisFolder:
         """Where the picture of samples after a step goes."""
         (self.path / GRIDS).mkdir(exist_ok=True)
         return self.path / GRIDS / f"step-{step:07d}.png"
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def npz(arrays: dict[str, NDArray[Any]]) -> bytes:

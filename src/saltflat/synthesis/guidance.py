@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,12 @@ from torch.nn import functional as F
 
 from saltflat.errors import InputError, check_count, check_positive
 from saltflat.synthesis.augment import CHANGES, Augmentation
-from saltflat.synthesis.precondition import scaling
+from saltflat.synthesis.chance import descend, drawing, stream
+from saltflat.synthesis.precondition import SIGMA_MAX, SIGMA_MIN, scaling
 from saltflat.synthesis.sampler import Guide
-from saltflat.synthesis.settings import stream
 from saltflat.synthesis.unet import Conditioning, Encoder, norm, size_by_name
 
 LIMIT = math.log((1 - 1e-5) / 1e-5)  # p is cut off at 1e-5 and 1 - 1e-5: beyond, there is no push
-SIGMAS = (0.002, 80.0)
 _INITIAL, _STEP, _SPLIT = 11, 12, 13  # streams of seeds
 
 
@@ -91,10 +90,6 @@ class DiscriminatorSettings:
         check_count("seed", self.seed, least=0)
         check_positive("learning_rate", self.learning_rate)
 
-    def as_dict(self) -> dict[str, float]:
-        """As plain data."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, eq=False)
 class Trained:
@@ -123,27 +118,18 @@ def train_discriminator(
             "public", len(real[0]), "at least ten images on either side", problem="images are too few"
         )
     (real, real_kept), (made, made_kept) = (_halves(part, settings.seed) for part in (real, made))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(settings.seed, _INITIAL))
+    with drawing(settings.seed, _INITIAL):
         model = Discriminator(size, real[0].shape[1], classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=1e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
     half = settings.batch_size // 2 or 1
-    for step in range(settings.steps):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(settings.seed, _STEP, step))
+
+    def loss_at(step: int) -> Tensor:
+        with drawing(settings.seed, _STEP, step):
             images, labels, truth = _mixed(real, made, half)
             if augmentation is not None:
                 images, _ = augmentation(images)
-            sigma = _even_sigma(len(images))
-            loss = F.binary_cross_entropy_with_logits(
-                model(images + sigma * torch.randn_like(images), sigma, labels), truth
-            )
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    model.eval().requires_grad_(False)
+            return F.binary_cross_entropy_with_logits(_told(model, images, labels), truth)
+
+    descend(model, loss_at, settings.steps, settings.learning_rate, weight_decay=1e-3)
     return Trained(model, _accuracy(model, real_kept, made_kept, settings.seed))
 
 
@@ -163,21 +149,21 @@ def _mixed(
     return images, labels, torch.cat([torch.ones(half), torch.zeros(half)])
 
 
-def _even_sigma(count: int, most: float = SIGMAS[1]) -> Tensor:
-    low, high = math.log(SIGMAS[0]), math.log(most)
-    return (low + (high - low) * torch.rand(count, 1, 1, 1)).exp()
+def _told(model: Discriminator, images: Tensor, labels: Tensor, most: float = SIGMA_MAX) -> Tensor:
+    """What it says of images with noise on them, at levels up to ``most`` that are spread evenly over ln σ."""
+    low, high = math.log(SIGMA_MIN), math.log(most)
+    sigma = (low + (high - low) * torch.rand(len(images), 1, 1, 1)).exp()
+    told: Tensor = model(images + sigma * torch.randn_like(images), sigma, labels)
+    return told
 
 
 @torch.no_grad()
 def _accuracy(
     model: Discriminator, real: tuple[Tensor, Tensor], made: tuple[Tensor, Tensor], seed: int
 ) -> float:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(seed, _SPLIT, 1))
+    with drawing(seed, _SPLIT, 1):
         shares = []
         for (images, labels), sign in ((real, 1.0), (made, -1.0)):
-            images, labels = images.repeat(4, 1, 1, 1), labels.repeat(4)
-            sigma = _even_sigma(len(images), most=0.5)
-            found = model(images + sigma * torch.randn_like(images), sigma, labels)
+            found = _told(model, images.repeat(4, 1, 1, 1), labels.repeat(4), most=0.5)
             shares.append(float((found * sign > 0).float().mean()))
     return sum(shares) / 2

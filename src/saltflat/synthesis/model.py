@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from saltflat.errors import InputError
+from saltflat.synthesis.chance import drawing
 from saltflat.synthesis.precondition import SIGMA_DATA, Denoiser
 from saltflat.synthesis.sampler import Guide, heun
-from saltflat.synthesis.settings import stream
 from saltflat.synthesis.unet import UNet, check_image, size_by_name
 
 _INITIAL, _SAMPLES = 1, 2  # streams of seeds; those of training steps follow in train.py
@@ -47,8 +47,8 @@ class Frame:
         spread = float(wide.std())
         if not torch.isfinite(images).all() or spread == 0:
             raise InputError("public", "its pixels", "finite numbers that are not all equal")
-        shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
-        return cls(size, *shape, classes, float(wide.mean()), spread)
+        _, channels, height, width = images.shape
+        return cls(size, channels, height, width, classes, float(wide.mean()), spread)
 
     def scaled(self, images: Tensor) -> Tensor:
         """From [0, 1] to the network's scale."""
@@ -60,8 +60,7 @@ class Frame:
 
     def build(self, seed: int) -> Denoiser:
         """A fresh denoiser, the same for the same seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(seed, _INITIAL))
+        with drawing(seed, _INITIAL):
             network = UNet(size_by_name(self.size), self.channels, self.classes)
         return Denoiser(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -90,8 +89,7 @@ class Synthesizer:
         """One image in [0, 1] for each label. ``guide(labels)`` is a discriminator's, with weight w_d."""
         frame = self.frame
         device = next(self.denoiser.parameters()).device
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(seed, _SAMPLES))
+        with drawing(seed, _SAMPLES):
             noise = torch.randn(len(labels), frame.channels, frame.height, frame.width, dtype=torch.float64)
         labels = labels.to(device)
 
@@ -101,9 +99,8 @@ class Synthesizer:
 
         self.denoiser.eval()
         push = None if guide is None else guide(labels)
-        return frame.unscaled(
-            heun(denoise, noise.to(device), steps=steps, guide=push, weight=weight).float()
-        ).cpu()
+        x = heun(denoise, noise.to(device), steps=steps, guide=push, weight=weight)
+        return frame.unscaled(x.float()).cpu()
 
 
 def balanced_labels(count: int, classes: int) -> Tensor:

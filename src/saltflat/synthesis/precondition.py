@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 SIGMA_DATA = 0.5
+SIGMA_MIN, SIGMA_MAX = 0.002, 80.0
+RHO = 7.0
 MEAN_LOG_SIGMA, SPREAD_LOG_SIGMA = -1.2, 1.2
 
 
@@ -26,7 +28,7 @@ class Scaling:
     noise: Tensor
 
 
-def scaling(sigma: Tensor, sigma_data: float = SIGMA_DATA) -> Scaling:
+def scaling(sigma: Tensor) -> Scaling:
     """c_skip, c_out, c_in and c_noise.
 
     Guarantee: for data of variance σ_d² the input c_in·(y + n) and the target of the network both have unit variance.
@@ -35,22 +37,22 @@ def scaling(sigma: Tensor, sigma_data: float = SIGMA_DATA) -> Scaling:
     >>> [round(float(v), 4) for v in (c.skip, c.out, c.into, c.noise)]
     [0.5, 0.3536, 1.4142, -0.1733]
     """
-    total = sigma**2 + sigma_data**2
+    total = sigma**2 + SIGMA_DATA**2
     return Scaling(
-        skip=sigma_data**2 / total,
-        out=sigma * sigma_data / total.sqrt(),
+        skip=SIGMA_DATA**2 / total,
+        out=sigma * SIGMA_DATA / total.sqrt(),
         into=total.rsqrt(),
         noise=sigma.log() / 4,
     )
 
 
-def loss_weight(sigma: Tensor, sigma_data: float = SIGMA_DATA) -> Tensor:
+def loss_weight(sigma: Tensor) -> Tensor:
     """λ(σ) = (σ² + σ_d²)/(σ σ_d)² = 1/c_out²: the loss of the network itself has weight one everywhere.
 
     >>> float(loss_weight(torch.tensor(0.5)))
     8.0
     """
-    return (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
+    return (sigma**2 + SIGMA_DATA**2) / (sigma * SIGMA_DATA) ** 2
 
 
 def draw_sigma(count: int, like: Tensor) -> Tensor:
@@ -72,12 +74,12 @@ class Denoiser(nn.Module):
     tensor([0.5000])
     """
 
-    def __init__(self, network: nn.Module, sigma_data: float = SIGMA_DATA) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.network, self.sigma_data = network, sigma_data
+        self.network = network
 
     def forward(self, noisy: Tensor, sigma: Tensor, labels: Tensor, changes: Tensor | None = None) -> Tensor:
-        c = scaling(sigma, self.sigma_data)
+        c = scaling(sigma)
         seen = self.network(c.into * noisy, c.noise.flatten(), labels, changes)
         return c.skip * noisy + c.out * seen.to(noisy.dtype)
 
@@ -87,17 +89,17 @@ def denoising_loss(model: Denoiser, images: Tensor, labels: Tensor, changes: Ten
     sigma = draw_sigma(len(images), images)
     noisy = images + sigma * torch.randn_like(images)
     error = model(noisy, sigma, labels, changes) - images
-    return (loss_weight(sigma, model.sigma_data) * error**2).mean()
+    return (loss_weight(sigma) * error**2).mean()
 
 
-def noise_schedule(steps: int, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0) -> Tensor:
+def noise_schedule(steps: int) -> Tensor:
     """Noise levels of a sampler, from σ_max down to σ_min, and a zero: t_i of the paper's Equation 5, float64.
 
     >>> [round(float(t), 4) for t in noise_schedule(4)]
     [80.0, 9.7232, 0.47, 0.002, 0.0]
     """
     if steps == 1:
-        return torch.tensor([sigma_max, 0.0], dtype=torch.float64)
-    high, low = math.pow(sigma_max, 1 / rho), math.pow(sigma_min, 1 / rho)
-    levels = (high + torch.arange(steps, dtype=torch.float64) / (steps - 1) * (low - high)) ** rho
+        return torch.tensor([SIGMA_MAX, 0.0], dtype=torch.float64)
+    high, low = math.pow(SIGMA_MAX, 1 / RHO), math.pow(SIGMA_MIN, 1 / RHO)
+    levels = (high + torch.arange(steps, dtype=torch.float64) / (steps - 1) * (low - high)) ** RHO
     return torch.cat([levels, torch.zeros(1, dtype=torch.float64)])

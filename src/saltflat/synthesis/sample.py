@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from saltflat.errors import InputError, check_count, is_number
 from saltflat.record.atomic import write_whole
 from saltflat.record.canonical import DamagedError, fingerprint
 from saltflat.record.packed import packed, unpacked
+from saltflat.synthesis.chance import stream
 from saltflat.synthesis.folder import SynthesisFolder, npz
 from saltflat.synthesis.guidance import Discriminator, DiscriminatorSettings, train_discriminator
 from saltflat.synthesis.model import Synthesizer, balanced_labels
-from saltflat.synthesis.settings import stream
 
 PROVENANCE = "synthetic-from-public"
 DISCRIMINATOR = "discriminator.safetensors"
@@ -152,7 +153,7 @@ def discriminator_of(
     folder: SynthesisFolder, made: Synthesizer, settings: DiscriminatorSettings
 ) -> tuple[Discriminator, dict[str, Any]]:
     """The folder's discriminator and facts about it; trained first where there is none for these weights."""
-    facts = {"trained_steps": made.origin["trained_steps"], "settings": settings.as_dict()}
+    facts = {"trained_steps": made.origin["trained_steps"], "settings": asdict(settings)}
     path = folder.path / DISCRIMINATOR
     kept = unpacked(path.read_bytes(), str(path))[1] if path.exists() else {}
     if {key: kept.get(key) for key in facts} != facts:

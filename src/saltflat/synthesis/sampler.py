@@ -22,9 +22,8 @@ Guide = Callable[[Tensor, Tensor], Tensor]
 
 
 def heun(
-    denoise: Denoise, noise: Tensor, *, steps: int = 18, sigma_min: float = 0.002, sigma_max: float = 80.0,
-    guide: Guide | None = None, weight: float = 0.0,
-) -> Tensor:  # fmt: skip
+    denoise: Denoise, noise: Tensor, *, steps: int = 18, guide: Guide | None = None, weight: float = 0.0
+) -> Tensor:
     """Images from standard normal ``noise``: an Euler step and its correction at each level, none on the last.
 
     ``guide`` with ``weight`` w_d adds discriminator guidance (Kim et al. 2023): d = (x - D)/σ - w_d σ ∇ log(p/(1-p)).
@@ -35,7 +34,7 @@ def heun(
     True
     """
     check_count("steps", steps)
-    levels = noise_schedule(steps, sigma_min, sigma_max).to(noise.device)
+    levels = noise_schedule(steps).to(noise.device)
     x = noise.double() * levels[0]
     rows = torch.ones(len(x), 1, 1, 1, dtype=x.dtype, device=x.device)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-import numpy as np
-
 from saltflat.errors import InputError, check_count, check_positive
 from saltflat.synthesis.augment import Augmentation
 from saltflat.synthesis.unet import size_by_name
@@ -81,13 +79,3 @@ def settings_for(size: str, **changes: Any) -> Settings:
     """
     size_by_name(size)
     return replace(_FOR[size], **{name: value for name, value in changes.items() if value is not None})
-
-
-def stream(seed: int, *numbers: int) -> int:
-    """A seed of its own for each purpose and step: what is drawn in one never depends on another.
-
-    >>> stream(0, 1) == stream(0, 1), stream(0, 1) == stream(1, 0)
-    (True, False)
-    """
-    words = np.random.SeedSequence([seed, *numbers]).generate_state(2, np.uint32)
-    return int(words[0]) << 31 | int(words[1]) >> 1

@@ -6,8 +6,9 @@ weights, their average, Adam's moments and a number, and a run that was cut off 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from torch import Tensor
 from saltflat.data import Examples
 from saltflat.errors import InputError, MissingDependencyError, SaltflatError, check_count, is_number
 from saltflat.record.lock import FolderLock
-from saltflat.synthesis.folder import SynthesisFolder, refuse_private
+from saltflat.synthesis.chance import drawing, stream
+from saltflat.synthesis.folder import SynthesisFolder, part, refuse_private
 from saltflat.synthesis.model import Frame, Synthesizer, balanced_labels
 from saltflat.synthesis.pictures import grid
 from saltflat.synthesis.precondition import denoising_loss
-from saltflat.synthesis.settings import Settings, settings_for, stream
+from saltflat.synthesis.settings import Settings, settings_for
 
 # an average over more than this share of the images seen would hold the first steps too long
 EMA_RAMPUP = 0.05
@@ -61,8 +63,7 @@ class Trainer:
         seen = (self.step + 1) * settings.batch_size
         rate = settings.learning_rate * min(1.0, seen / max(settings.rampup, 1))
         rows = self._rows(self.step)
-        with torch.random.fork_rng(devices=[] if self.device == "cpu" else [self.device]):
-            torch.manual_seed(stream(settings.seed, _STEP, self.step))
+        with drawing(settings.seed, _STEP, self.step, device=self.device):
             images, changes = settings.augmentation(self.images[rows])
             images = images.to(self.device).contiguous(memory_format=torch.channels_last)
             labels = self.labels[rows].to(self.device)
@@ -106,8 +107,8 @@ class Trainer:
 
     def restore(self, tensors: dict[str, Tensor], step: int) -> None:
         """Go on from what `tensors` gave after ``step`` steps."""
-        self.model.load_state_dict(_part(tensors, "model."))
-        self.average.load_state_dict(_part(tensors, "ema."))
+        self.model.load_state_dict(part(tensors, "model."))
+        self.average.load_state_dict(part(tensors, "ema."))
         for name, parameter in self.model.named_parameters():
             moments = {  # in the weights' own layout
                 key: torch.empty_like(parameter).copy_(tensors[f"adam.{key}.{name}"])
@@ -165,10 +166,8 @@ def train(
     frame = Frame.of(settings.size, public.inputs, classes)
     trainer = Trainer(settings, frame, public, device)
     if out is None:
-        for _ in range(settings.steps):
-            loss = _checked(trainer)
-            if progress is not None:
-                progress(trainer.step, settings.steps, loss)
+        for _ in _losses(trainer, progress):
+            pass
         return trainer.synthesizer()
     folder = SynthesisFolder(out)
     if folder.exists:
@@ -223,14 +222,11 @@ def _run(
     steps = trainer.settings.steps
     row = max(1, steps // 200)  # a line of metrics so often
     saved, losses = time.monotonic(), []
-    while trainer.step < steps:
-        loss = _checked(trainer)
+    for loss in _losses(trainer, progress):
         losses.append(loss)
         if trainer.step % row == 0 or trainer.step == steps:
             history.append({"step": trainer.step, "loss": round(sum(losses) / len(losses), 6)})
             losses = []
-        if progress is not None:
-            progress(trainer.step, steps, loss)
         if trainer.step == steps or time.monotonic() - saved > every:
             folder.save(trainer.tensors(), {"step": trainer.step}, history)
             saved = time.monotonic()
@@ -260,15 +256,16 @@ def _check_intervals(checkpoint_every: float, grids: int) -> None:
         )
 
 
-def _checked(trainer: Trainer) -> float:
-    loss = trainer.advance()
-    if loss != loss:
-        raise DivergedError(
-            f"the loss is not a number after step {trainer.step}.\n"
-            f"  Expected a finite loss. Take a smaller learning_rate than {trainer.settings.learning_rate:g}."
-        )
-    return loss
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+def _losses(trainer: Trainer, progress: Progress | None) -> Iterator[float]:
+    """The steps that are left, with the loss of each."""
+    steps = trainer.settings.steps
+    while trainer.step < steps:
+        loss = trainer.advance()
+        if math.isnan(loss):
+            raise DivergedError(
+                f"the loss is not a number after step {trainer.step}.\n"
+                f"  Expected a finite loss. Take a smaller learning_rate than {trainer.settings.learning_rate:g}."
+            )
+        if progress is not None:
+            progress(trainer.step, steps, loss)
+        yield loss

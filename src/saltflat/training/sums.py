@@ -65,7 +65,9 @@ class Sums:
         }
         multiplicity = self.plan.multiplicity
         short = 0.0
-        for indices in batch.split(1 if grid else ROWS_AT_ONCE) if len(batch) else ():
+        # a source may ask for fewer: sparse rows become dense when they are fetched
+        most = 1 if grid else getattr(self.source, "rows_at_once", ROWS_AT_ONCE)
+        for indices in batch.split(most) if len(batch) else ():
             rows = fetch(self.source, indices, self.device)
             inputs, targets, each = rows.inputs, rows.targets, rows.each
             weights = None if rows.weights is None else rows.weights.to(self.dtype)

@@ -7,7 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 from saltflat.accounting import SampledGaussian, epsilon, rdp_at_orders
 from saltflat.errors import PrivacyWarning
@@ -86,6 +86,8 @@ def events_of(history: History) -> list[SampledGaussian]:
 
 
 class _Accountant(IAccountant):
+    NAME: ClassVar[str]
+
     def __init__(self) -> None:
         self.history = []
 
@@ -99,6 +101,10 @@ class _Accountant(IAccountant):
     def __len__(self) -> int:
         return len(self.history)
 
+    @classmethod
+    def mechanism(cls) -> str:
+        return cls.NAME
+
 
 class PRVAccountant(_Accountant):
     """Tight composition by privacy loss distributions, in place of Opacus's PRV: an upper bound, without its error.
@@ -109,13 +115,11 @@ class PRVAccountant(_Accountant):
     6.77
     """
 
+    NAME = "prv"
+
     def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:
         """By PLD; ``eps_error`` and ``delta_error`` are accepted and not needed."""
         return epsilon(events_of(self.history), delta)
-
-    @classmethod
-    def mechanism(cls) -> str:
-        return "prv"
 
 
 class RDPAccountant(_Accountant):
@@ -127,6 +131,7 @@ class RDPAccountant(_Accountant):
     7.329
     """
 
+    NAME = "rdp"
     DEFAULT_ALPHAS: list[float] = [1 + x / 10.0 for x in range(1, 100)] + [float(x) for x in range(12, 64)]
 
     def get_privacy_spent(
@@ -143,13 +148,11 @@ class RDPAccountant(_Accountant):
         """By RDP."""
         return self.get_privacy_spent(delta=delta, alphas=alphas)[0]
 
-    @classmethod
-    def mechanism(cls) -> str:
-        return "rdp"
-
 
 class GaussianAccountant(PRVAccountant):
     """Accepted under its name, and computed by PLD: the central limit behind GDP understates ε."""
+
+    NAME = "gdp"
 
     def __init__(self) -> None:
         warnings.warn(
@@ -159,7 +162,3 @@ class GaussianAccountant(PRVAccountant):
             stacklevel=2,
         )  # fmt: skip
         super().__init__()
-
-    @classmethod
-    def mechanism(cls) -> str:
-        return "gdp"

@@ -10,9 +10,7 @@ from saltflat.compat.opacus.accountants.accountant import (
 )
 
 _ACCOUNTANTS: dict[str, type[IAccountant]] = {
-    "rdp": RDPAccountant,
-    "prv": PRVAccountant,
-    "gdp": GaussianAccountant,
+    kind.NAME: kind for kind in (RDPAccountant, PRVAccountant, GaussianAccountant)
 }
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from saltflat.errors import InputError
 
 
-def _as_in_opacus(layer: nn.RNNBase) -> None:
+def _reorder(layer: nn.RNNBase) -> None:
     """Weight and bias of the input, then those of the state. (In torch: both weights, then both biases.)"""
     places = {"weight_ih": 0, "bias_ih": 1, "weight_hh": 2, "bias_hh": 3, "weight_hr": 4}
     cells = list(dict.fromkeys(name.split("_l", 1)[1] for name in layer._parameters))
@@ -27,16 +27,37 @@ def _as_in_opacus(layer: nn.RNNBase) -> None:
     layer._parameters.update(ordered)
 
 
-def _refuse_projection(proj_size: int) -> None:
-    if proj_size:
-        raise InputError(
-            "proj_size", proj_size, "proj_size=0", problem="is for DPLSTM only",
-            cure="Add a Linear layer after this one.",
+class _AsInOpacus(nn.RNNBase):
+    """Arguments, order of parameters and names in checkpoints as in Opacus: ``l0.ih.weight`` for ``weight_ih_l0``."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        **own: Any,
+    ) -> None:
+        if proj_size and not isinstance(self, nn.LSTM):
+            raise InputError(
+                "proj_size", proj_size, "proj_size=0", problem="is for DPLSTM only",
+                cure="Add a Linear layer after this one.",
+            )  # fmt: skip
+        if proj_size:  # torch's other layers do not take it, whatever it is
+            own["proj_size"] = proj_size
+        super().__init__(
+            input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, bias=bias,
+            batch_first=batch_first, dropout=dropout, bidirectional=bidirectional, **own,
         )  # fmt: skip
+        _reorder(self)
 
-
-class _LoadsOpacus(nn.Module):
-    """Loads weights by the names that they have in models of Opacus: ``l0.ih.weight`` for ``weight_ih_l0``."""
+    def forward(self, input: Any, state_init: Any = None) -> Any:
+        """As torch's layer; the first state goes by Opacus's name."""
+        return super().forward(input, state_init)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         for name in [name for name in state_dict if name.startswith(prefix)]:
@@ -47,7 +68,7 @@ class _LoadsOpacus(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-class DPRNN(_LoadsOpacus, nn.RNN):
+class DPRNN(_AsInOpacus, nn.RNN):
     """`torch.nn.RNN`, with the arguments of Opacus.
 
     >>> [name for name, _ in DPRNN(3, 4).named_parameters()]
@@ -66,62 +87,18 @@ class DPRNN(_LoadsOpacus, nn.RNN):
         proj_size: int = 0,
         nonlinearity: str = "tanh",
     ) -> None:
-        _refuse_projection(proj_size)
         super().__init__(
-            input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
-        )
-        _as_in_opacus(self)
-
-    def forward(self, input: Any, state_init: Any = None) -> Any:
-        """As `torch.nn.RNN`; the first state goes by Opacus's name."""
-        return super().forward(input, state_init)
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
+            nonlinearity=nonlinearity,
+        )  # fmt: skip
 
 
-class DPLSTM(_LoadsOpacus, nn.LSTM):
+class DPLSTM(_AsInOpacus, nn.LSTM):
     """`torch.nn.LSTM`, with the arguments of Opacus."""
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
-        )
-        _as_in_opacus(self)
 
-    def forward(self, input: Any, state_init: Any = None) -> Any:
-        """As `torch.nn.LSTM`; the first states go by Opacus's name."""
-        return super().forward(input, state_init)
-
-
-class DPGRU(_LoadsOpacus, nn.GRU):
+class DPGRU(_AsInOpacus, nn.GRU):
     """`torch.nn.GRU`, with the arguments of Opacus."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-    ) -> None:
-        _refuse_projection(proj_size)
-        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
-        _as_in_opacus(self)
-
-    def forward(self, input: Any, state_init: Any = None) -> Any:
-        """As `torch.nn.GRU`; the first state goes by Opacus's name."""
-        return super().forward(input, state_init)
 
 
 __all__ = ["DPGRU", "DPLSTM", "DPRNN"]

@@ -26,14 +26,14 @@ class _Scheduler:
         self.optimizer, self.last_epoch = optimizer, last_epoch
         self.step()
 
-    def value(self) -> float:
-        """What the attribute becomes."""
+    def following(self) -> float:
+        """What the attribute becomes; a schedule of one's own overrides this, or Opacus's name for it below."""
         raise NotImplementedError
 
     def step(self) -> None:
         """Go to the next epoch."""
         self.last_epoch += 1
-        setattr(self.optimizer, self.attribute, self.value())
+        setattr(self.optimizer, self.attribute, getattr(self, f"get_{self.attribute}")())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimizer and functions, which are not data."""
@@ -49,13 +49,20 @@ class _Scheduler:
         return float(getattr(self.optimizer, self.attribute))
 
 
-class _Exponential(_Scheduler):
-    def __init__(self, optimizer: DPOptimizer, *, gamma: float, last_epoch: int = -1) -> None:
-        self.gamma = gamma
-        super().__init__(optimizer, last_epoch=last_epoch)
+class _NoiseScheduler(_Scheduler):
+    attribute = "noise_multiplier"
 
-    def value(self) -> float:
-        return self.now if self.last_epoch == 0 else self.now * self.gamma
+    def get_noise_multiplier(self) -> float:
+        """The next noise multiplier."""
+        return self.following()
+
+
+class _GradClipScheduler(_Scheduler):
+    attribute = "max_grad_norm"
+
+    def get_max_grad_norm(self) -> float:
+        """The next clip norm."""
+        return self.following()
 
 
 class _Step(_Scheduler):
@@ -63,39 +70,34 @@ class _Step(_Scheduler):
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch=last_epoch)
 
-    def value(self) -> float:
+    def following(self) -> float:
         stays = self.last_epoch == 0 or self.last_epoch % self.step_size != 0
         return self.now if stays else self.now * self.gamma
 
 
-class _NoiseScheduler(_Scheduler):
-    attribute = "noise_multiplier"
+class _Exponential(_Scheduler):
+    def __init__(self, optimizer: DPOptimizer, *, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch=last_epoch)
 
-    def get_noise_multiplier(self) -> float:
-        """The next noise multiplier; a schedule of one's own overrides it."""
-        raise NotImplementedError
-
-    def value(self) -> float:
-        return self.get_noise_multiplier()
-
-
-class _GradClipScheduler(_Scheduler):
-    attribute = "max_grad_norm"
-
-    def get_max_grad_norm(self) -> float:
-        """The next clip norm; a schedule of one's own overrides it."""
-        raise NotImplementedError
-
-    def value(self) -> float:
-        return self.get_max_grad_norm()
+    def following(self) -> float:
+        return self.now if self.last_epoch == 0 else self.now * self.gamma
 
 
 class ExponentialNoise(_Exponential, _NoiseScheduler):
     """The noise multiplier times ``gamma`` at each epoch."""
 
 
+class ExponentialGradClip(_Exponential, _GradClipScheduler):
+    """The clip norm times ``gamma`` at each epoch."""
+
+
 class StepNoise(_Step, _NoiseScheduler):
     """The noise multiplier times ``gamma`` every ``step_size`` epochs."""
+
+
+class StepGradClip(_Step, _GradClipScheduler):
+    """The clip norm times ``gamma`` every ``step_size`` epochs."""
 
 
 class LambdaNoise(_NoiseScheduler):
@@ -104,20 +106,11 @@ class LambdaNoise(_NoiseScheduler):
     def __init__(
         self, optimizer: DPOptimizer, *, noise_lambda: Callable[[int], float], last_epoch: int = -1
     ) -> None:
-        self.noise_lambda = noise_lambda
-        self.base_noise_multiplier = optimizer.noise_multiplier
+        self.noise_lambda, self.base_noise_multiplier = noise_lambda, optimizer.noise_multiplier
         super().__init__(optimizer, last_epoch=last_epoch)
 
-    def get_noise_multiplier(self) -> float:
+    def following(self) -> float:
         return self.base_noise_multiplier * self.noise_lambda(self.last_epoch)
-
-
-class ExponentialGradClip(_Exponential, _GradClipScheduler):
-    """The clip norm times ``gamma`` at each epoch."""
-
-
-class StepGradClip(_Step, _GradClipScheduler):
-    """The clip norm times ``gamma`` every ``step_size`` epochs."""
 
 
 class LambdaGradClip(_GradClipScheduler):
@@ -126,9 +119,8 @@ class LambdaGradClip(_GradClipScheduler):
     def __init__(
         self, optimizer: DPOptimizer, *, scheduler_function: Callable[[int], float], last_epoch: int = -1
     ) -> None:
-        self.scheduler_function = scheduler_function
-        self.base_max_grad_norm = optimizer.max_grad_norm
+        self.scheduler_function, self.base_max_grad_norm = scheduler_function, optimizer.max_grad_norm
         super().__init__(optimizer, last_epoch=last_epoch)
 
-    def get_max_grad_norm(self) -> float:
+    def following(self) -> float:
         return self.base_max_grad_norm * self.scheduler_function(self.last_epoch)

@@ -120,31 +120,20 @@ class ReplacedInOpacusError(ShouldReplaceModuleError):
 
 def faults(layer: nn.Module, name: str = "") -> list[UnsupportedModuleError]:
     """What is wrong with a layer; the validator of every kind that nobody registered another for."""
+    place = _place(name, layer)
     if isinstance(layer, _BatchNorm):
-        return [
-            ShouldReplaceModuleError(
-                f"{_place(name, layer)} normalises each example by statistics of the whole batch, so examples mix. "
-                "ModuleValidator.fix replaces it by GroupNorm."
-            )
-        ]
+        why = "normalises each example by statistics of the whole batch, so examples mix."
+        return [ShouldReplaceModuleError(f"{place} {why} ModuleValidator.fix replaces it by GroupNorm.")]
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
-        return [
-            IllegalModuleConfigurationError(
-                f"{_place(name, layer)} stores running statistics of private data without noise."
-            )
-        ]
+        why = "stores running statistics of private data without noise."
+        return [IllegalModuleConfigurationError(f"{place} {why}")]
     if isinstance(layer, nn.EmbeddingBag) and layer.max_norm is not None:
-        return [
-            IllegalModuleConfigurationError(
-                f"{_place(name, layer)} with max_norm rewrites the rows that were looked up, without noise."
-            )
-        ]
+        why = "with max_norm rewrites the rows that were looked up, without noise."
+        return [IllegalModuleConfigurationError(f"{place} {why}")]
     if type(layer) in REPLACED_IN_OPACUS:
+        why = f"is replaced by {REPLACED_IN_OPACUS[type(layer)].__name__} in Opacus."
         return [
-            ReplacedInOpacusError(
-                f"{_place(name, layer)} is replaced by {REPLACED_IN_OPACUS[type(layer)].__name__} in Opacus. "
-                "ModuleValidator.fix does so; PrivacyEngine takes either."
-            )
+            ReplacedInOpacusError(f"{place} {why} ModuleValidator.fix does so; PrivacyEngine takes either.")
         ]
     return []
 
@@ -193,16 +182,19 @@ def fix_instance_norm(layer: _InstanceNorm, **_: Any) -> nn.Module:
     if not layer.track_running_stats:
         return layer
     new: Any = make_private_friendly(layer)
-    if layer.affine:
-        new.weight, new.bias = layer.weight, layer.bias
-    fixed: nn.Module = new
-    return fixed
+    return _with_scale_of(layer, new)
 
 
-def _group_norm(norm: _BatchNorm, groups: int) -> nn.GroupNorm:
-    new = nn.GroupNorm(groups, norm.num_features, norm.eps, affine=norm.affine)
+def _with_scale_of(norm: Any, new: Any) -> Any:
     if norm.affine:
         new.weight, new.bias = norm.weight, norm.bias
+    return new
+
+
+def _group_norm(norm: _BatchNorm, groups: int) -> nn.Module:
+    new: nn.Module = _with_scale_of(
+        norm, nn.GroupNorm(groups, norm.num_features, norm.eps, affine=norm.affine)
+    )
     return new.train(norm.training)
 
 
