@@ -11,6 +11,8 @@ from typing import Any, get_args
 
 from saltflat.errors import InputError, SaltflatError, nearest
 from saltflat.plan import federation, parts
+from saltflat.plan.ascents import ASCENTS
+from saltflat.plan.averagings import AVERAGINGS
 from saltflat.plan.budget import Budget
 from saltflat.plan.phase import Phase
 from saltflat.plan.plan import FORMAT, Plan
@@ -19,8 +21,8 @@ from saltflat.plan.survey import Survey
 
 _KINDS: dict[str, dict[str, type]] = {
     "sampling": {c.kind: c for c in (Poisson, TruncatedPoisson)},
-    "ascent": {c.kind: c for c in get_args(parts.Ascent)},
-    "averaging": {c.kind: c for c in get_args(parts.Averaging)},
+    "ascent": dict(ASCENTS),
+    "averaging": dict(AVERAGINGS),
     "clipping": {c.kind: c for c in get_args(parts.Clipping)},
     "multiplicity": {parts.Multiplicity.kind: parts.Multiplicity},
     "public_gradient": {c.kind: c for c in get_args(parts.PublicGradient)},

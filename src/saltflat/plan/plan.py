@@ -22,23 +22,20 @@ from saltflat.accounting import (
     rounded_up,
 )
 from saltflat.errors import InputError, PrivacyWarning
+from saltflat.plan.ascents import NoAscent, OwnGradient
+from saltflat.plan.averagings import AVERAGINGS, Averaging, NoAveraging
 from saltflat.plan.budget import Budget
 from saltflat.plan.federation import Federation, SharedNoise
 from saltflat.plan.parts import (
     LATER,
-    Averaging,
     Clipping,
     FlatClipping,
     Multiplicity,
-    NoAscent,
-    NoAveraging,
     NoPublicGradient,
     Optimizer,
-    OwnGradient,
     PerLayerClipping,
     PublicGradient,
     QuantileClipping,
-    Swa,
     check_kind,
 )
 from saltflat.plan.phase import Phase
@@ -51,7 +48,7 @@ FORMAT = 2
 _FAMILIES: dict[str, Any] = {
     "sampling": Sampling,
     "budget": Budget,
-    "averaging": Averaging,
+    "averaging": tuple(AVERAGINGS.values()),
     "clipping": Clipping,
     "multiplicity": Multiplicity,
     "public_gradient": PublicGradient,
@@ -104,10 +101,9 @@ class Plan:
             raise InputError("learning_rate", None, "a learning rate in every phase or in none")
         self._check_federation()
         self._check_survey()
-        averaging = self.averaging
-        if isinstance(averaging, Swa) and int(averaging.start * self.steps) + averaging.every > self.steps:
+        if self.averaging.is_empty(self.steps):
             raise InputError(
-                "averaging", str(averaging), f"at least one iterate to average in {self.steps} steps",
+                "averaging", str(self.averaging), f"at least one iterate to average in {self.steps} steps",
                 problem="averages nothing", cure="Start earlier, or average more often.",
             )  # fmt: skip
         if self.budget.delta * self.sampling.population >= 1:
@@ -295,6 +291,11 @@ class Plan:
         for phase in self.phases:
             for _ in range(phase.steps):
                 yield phase
+
+    @property
+    def averages(self) -> bool:
+        """Whether there is an average beside the last iterate."""
+        return not isinstance(self.averaging, NoAveraging)
 
     @property
     def needs_public(self) -> bool:

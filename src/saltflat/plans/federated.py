@@ -17,7 +17,6 @@ from saltflat.plan import (
     Averaging,
     CentralNoise,
     Clipping,
-    Ema,
     Federation,
     LocalTraining,
     Mask,
@@ -30,9 +29,8 @@ from saltflat.plan import (
     RandomMask,
     ReleaseMask,
     SharedNoise,
-    Swa,
 )
-from saltflat.plans.frame import Common, Frame, settings_of_suffixes
+from saltflat.plans.frame import AVERAGING_SUFFIXES, Common, Frame, Suffix, settings_of_suffixes
 
 DEFAULT_RHO = 0.5
 DEFAULT_RATIO = 0.4
@@ -200,9 +198,8 @@ FEDERATED: dict[str, Callable[..., Plan]] = {
     "fed-sai": fed_sai,
 }
 
-FEDERATED_SUFFIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "swa": lambda given: {"averaging": Swa()},
-    "ema": lambda given: {"averaging": Ema()},
+FEDERATED_SUFFIXES: dict[str, Suffix] = {
+    **AVERAGING_SUFFIXES,
     "momentum": lambda given: {"momentum": 0.9},
     "adam": lambda given: {"optimizer": "adam"},
     "asam": lambda given: {"adaptive": True},

@@ -29,6 +29,7 @@ from saltflat.plan import (
     TruncatedPoisson,
     Unit,
 )
+from saltflat.plan.averagings import AVERAGINGS
 from saltflat.plans.defaults import choose_epochs
 
 
@@ -69,13 +70,23 @@ class Common(TypedDict, total=False):
     parameters: int
 
 
+Suffix = Callable[[dict[str, Any]], dict[str, Any]]
+"""What a suffix behind a method's name adds to the arguments that were given."""
+
+
+def _averaging_suffix(kind: str) -> Suffix:
+    return lambda given: {"averaging": AVERAGINGS[kind]()}
+
+
+AVERAGING_SUFFIXES = {kind: _averaging_suffix(kind) for kind in AVERAGINGS if kind != "none"}
+
 DEFAULT_DELTA = 1e-5
 DEFAULT_CLIP_NORM = 1.0
 
 
 def settings_of_suffixes(
     name: str,
-    suffixes: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]],
+    suffixes: Mapping[str, Suffix],
     given: dict[str, Any],
     kinds: str,
 ) -> dict[str, Any]:
@@ -117,7 +128,7 @@ class Frame:
         self.learning_rate: float | None = self.get("learning_rate")
         self.optimizer = self._optimizer()
 
-    def plan(self, method: str, *phases: Phase, federation: Federation | None = None) -> Plan:
+    def plan(self, method: str, *phases: Phase | None, federation: Federation | None = None) -> Plan:
         """The plan of these phases, calibrated if a budget was given, accounted if the noise was."""
         plan = self.draft(method, *phases, federation=federation)
         if not plan.is_solved:
@@ -128,11 +139,11 @@ class Frame:
         spent = max(plan.epsilon, sys.float_info.min)
         return plan.changed(budget=replace(self.budget, epsilon=spent))
 
-    def draft(self, method: str, *phases: Phase, federation: Federation | None = None) -> Plan:
+    def draft(self, method: str, *phases: Phase | None, federation: Federation | None = None) -> Plan:
         """The plan of these phases as they are, solved or not."""
         return Plan(
             self.sampling,
-            tuple(phase for phase in phases if phase.steps),
+            tuple(phase for phase in phases if phase is not None),
             self.budget,
             self.optimizer,
             self.get("averaging", NoAveraging()),
@@ -145,13 +156,17 @@ class Frame:
             self.get("survey"),
         )
 
-    def phase(self, steps: int, name: str, **changes: Any) -> Phase:
-        """A phase with the common clip norm, noise and learning rate, but for the changes."""
+    def phase(self, steps: int, name: str, **changes: Any) -> Phase | None:
+        """A phase with the common clip norm, noise and learning rate, but for the changes; None without steps."""
+        if steps == 0:
+            return None
         settings: dict[str, Any] = {
             "clip_norm": self.clip_norm, "noise_multiplier": self.noise_multiplier,
             "learning_rate": self.learning_rate,
-        }  # fmt: skip
-        return Phase(steps, name=name, **(settings | changes))
+        } | changes  # fmt: skip
+        if settings["clip_norm"] == math.inf and self.noise_multiplier is None:
+            settings["noise_multiplier"] = 0.0  # noise is scaled by the clip norm
+        return Phase(steps, name=name, **settings)
 
     def get(self, key: str, default: Any = None) -> Any:
         """An argument, or the default where it was not given."""
