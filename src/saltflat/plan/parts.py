@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from saltflat.errors import InputError, check_count, check_positive, is_number
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive, is_number
 
 
 def check_kind(argument: str, value: object, family: Any) -> None:
@@ -21,10 +21,7 @@ def check_kind(argument: str, value: object, family: Any) -> None:
 
 def check_rho(rho: float) -> None:
     """Refuse what is no radius of an ascent."""
-    if not is_number(rho) or not 0 <= rho < math.inf:
-        raise InputError(
-            "rho", rho, "a finite rho >= 0", cure="0.01 to 0.1 is usual; 0 switches the ascent off."
-        )
+    check_not_negative("rho", rho, cure="0.01 to 0.1 is usual; 0 switches the ascent off.")
 
 
 # --- clipping ---------------------------------------------------------------------------------------
@@ -124,19 +121,14 @@ class Multiplicity:
         for name in self.augmentations:
             if name not in AUGMENTATIONS:
                 raise InputError("augmentations", name, f"names among {', '.join(AUGMENTATIONS)}")
-        if not is_number(self.deviation) or not 0 <= self.deviation < math.inf:
-            raise InputError("deviation", self.deviation, "a finite deviation >= 0")
+        check_not_negative("deviation", self.deviation)
         check_rho(self.rho)
         check_count("public_batch", self.public_batch)
         if self.deviation and self.views == 1:
             raise InputError("views", 1, "views > 1", problem=f"is too few for deviation={self.deviation:g}")
         if self.deviation and self.rho:
-            raise InputError(
-                "deviation",
-                self.deviation,
-                "deviation or rho, not both",
-                problem=f"is given beside rho={self.rho:g}",
-            )
+            beside = f"is given beside rho={self.rho:g}"
+            raise InputError("deviation", self.deviation, "deviation or rho, not both", problem=beside)
 
     def __str__(self) -> str:
         if self.views == 1 and not self.augmentations and not self.deviation and not self.rho:
@@ -241,11 +233,8 @@ class Optimizer:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InputError(
-                "optimizer",
-                self.name,
-                "a name such as 'sgd' or 'adam'",
-                cure="Factories go to fit(optimizer=).",
-            )
+                "optimizer", self.name, "a name such as 'sgd' or 'adam'", cure="Factories go to fit(optimizer=)."
+            )  # fmt: skip
         if not isinstance(self.settings, dict):
             raise InputError("settings", self.settings, "a dict such as {'momentum': 0.9}")
         object.__setattr__(self, "settings", dict(self.settings))  # a value of its own

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from saltflat.errors import InputError, check_count, check_positive, is_number
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive, is_number
 from saltflat.plan.ascents import ASCENTS, Ascent, NoAscent
 from saltflat.plan.parts import check_kind
 
@@ -39,11 +39,8 @@ class Phase:
             raise InputError("clip_norm", self.clip_norm, "clip_norm > 0", cure="0.1 to 1 is usual.")
         if math.isinf(self.clip_norm) and self.noise_multiplier != 0:
             raise InputError("clip_norm", self.clip_norm, "a finite clip_norm, because noise is scaled by it")
-        sigma = self.noise_multiplier
-        if sigma is not None and (not is_number(sigma) or not 0 <= sigma < math.inf):
-            raise InputError(
-                "noise_multiplier", sigma, "a finite noise_multiplier >= 0", cure="0 means no privacy at all."
-            )
+        if self.noise_multiplier is not None:
+            check_not_negative("noise_multiplier", self.noise_multiplier, cure="0 means no privacy at all.")
         if self.learning_rate is not None:
             check_positive("learning_rate", self.learning_rate)
         check_positive("noise_ratio", self.noise_ratio)

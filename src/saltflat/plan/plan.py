@@ -343,9 +343,9 @@ class Plan:
     @staticmethod
     def from_json(text: str) -> Plan:
         """Read a plan from JSON."""
-        from saltflat.plan.files import from_json
+        from saltflat.plan.files import from_text
 
-        return from_json(text)
+        return from_text(text, "JSON")
 
     def to_toml(self) -> str:
         """The plan as TOML."""
@@ -356,9 +356,9 @@ class Plan:
     @staticmethod
     def from_toml(text: str) -> Plan:
         """Read a plan from TOML."""
-        from saltflat.plan.files import from_toml
+        from saltflat.plan.files import from_text
 
-        return from_toml(text)
+        return from_text(text, "TOML")
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, or as TOML if the name ends so."""

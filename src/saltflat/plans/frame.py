@@ -70,6 +70,7 @@ class Common(TypedDict, total=False):
     parameters: int
 
 
+Method = Callable[..., Plan]
 Suffix = Callable[[dict[str, Any]], dict[str, Any]]
 """What a suffix behind a method's name adds to the arguments that were given."""
 
@@ -84,15 +85,19 @@ DEFAULT_DELTA = 1e-5
 DEFAULT_CLIP_NORM = 1.0
 
 
-def settings_of_suffixes(
-    name: str,
-    suffixes: Mapping[str, Suffix],
-    given: dict[str, Any],
-    kinds: str,
-) -> dict[str, Any]:
-    """What the suffixes behind a method's name add to its arguments; two of a kind are refused."""
+def read_name(
+    name: str, methods: Mapping[str, Method], suffixes: Mapping[str, Suffix], given: dict[str, Any]
+) -> tuple[Method, dict[str, Any]]:
+    """The method that a name begins with, and what the suffixes behind it add to the arguments; two that say the
+    same are refused.
+    """
+    base, *behind = name.split("+")
+    if base not in methods:
+        raise InputError(
+            "method", name, "a method's name", problem="is not known", cure=nearest(base, list(methods))
+        )
     added: dict[str, Any] = {}
-    for suffix in name.split("+")[1:]:
+    for suffix in behind:
         if suffix not in suffixes:
             raise InputError(
                 "method", name, "known suffixes", problem=f"has an unknown suffix {suffix!r}",
@@ -100,9 +105,20 @@ def settings_of_suffixes(
             )  # fmt: skip
         settings = suffixes[suffix](given)
         if settings.keys() & added.keys():
+            kinds = "one averaging, one optimizer, one use of public gradients"
             raise InputError("method", name, kinds, problem="has two of a kind")
         added |= settings
-    return added
+    return methods[base], added
+
+
+def check_known(given: Mapping[str, Any], words: type) -> None:
+    """Refuse an argument that is not among these."""
+    for key, value in given.items():
+        if key not in words.__annotations__:
+            raise InputError(
+                key, value, "a known argument", problem="is not an argument of this plan",
+                cure=nearest(key, list(words.__annotations__)),
+            )  # fmt: skip
 
 
 class Frame:
@@ -110,13 +126,7 @@ class Frame:
 
     def __init__(self, given: Common) -> None:
         self.given = dict(given)
-        unknown = [key for key in self.given if key not in Common.__annotations__]
-        if unknown:
-            raise InputError(
-                unknown[0], self.given[unknown[0]], "a known argument",
-                problem="is not an argument of this plan",
-                cure=nearest(unknown[0], list(Common.__annotations__)),
-            )  # fmt: skip
+        check_known(self.given, Common)
         self.notes: list[str] = []
         self.sampling = self._sampling()
         self.budget = self._budget()
@@ -178,11 +188,8 @@ class Frame:
         if len(present) != 1:
             said = "both are given" if present else "neither is given"
             raise InputError(
-                first,
-                self.get(first),
-                f"exactly one of {first} and {second}",
-                problem=f"and {second}: {said}",
-            )
+                first, self.get(first), f"exactly one of {first} and {second}", problem=f"and {second}: {said}"
+            )  # fmt: skip
 
     def _sampling(self) -> Sampling:
         population = self.get("population")

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Unpack, cast
 
-from saltflat.errors import InputError, PrivacyWarning, check_positive, nearest
+from saltflat.errors import InputError, PrivacyWarning, check_positive
 from saltflat.plan import AdaDps, Dope, FreshQuery, MirrorDescent, Phase, Plan, PreviousRelease
-from saltflat.plans.frame import AVERAGING_SUFFIXES, Common, Frame, Suffix, settings_of_suffixes
+from saltflat.plans.frame import AVERAGING_SUFFIXES, Common, Frame, Method, Suffix, read_name
 from saltflat.plans.presets import framed
 from saltflat.plans.public import ada_dps, dope_sgd, mirror_descent, weight_multiplicity
 
@@ -155,7 +154,7 @@ def sam(*, rho: float = 0.05, **common: Unpack[Common]) -> Plan:
     return frame.plan("sam", frame.phase(frame.steps, "descend", clip_norm=math.inf, ascent=ascent))
 
 
-METHODS: dict[str, Callable[..., Plan]] = {
+METHODS: dict[str, Method] = {
     "dp-sgd": dp_sgd,
     "dp-sam": dp_sam,
     "dp-sat": dp_sat,
@@ -185,15 +184,8 @@ def by_name(name: str, **arguments: Any) -> Plan:
     >>> by_name("dp-sat+swa", epsilon=1, population=60_000, batch_size=2048, steps=100).method
     'dp-sat+swa'
     """
-    base = name.partition("+")[0]
-    if base not in METHODS:
-        raise InputError(
-            "method", name, "a method's name", problem="is not known", cure=nearest(base, list(METHODS))
-        )
-    kinds = "one averaging, one optimizer, one use of public gradients"
-    added = settings_of_suffixes(name, SUFFIXES, arguments, kinds)
-    plan = METHODS[base](**(added | arguments))
-    return plan.changed(method=name) if name != base else plan
+    method, added = read_name(name, METHODS, SUFFIXES, arguments)
+    return method(**(added | arguments)).changed(method=name)
 
 
 def _rho(own: dict[str, Any]) -> float:

@@ -124,10 +124,7 @@ def paper_settings(method: str, model: str | None, epsilon: float | None) -> dic
         return common | {"rho": _DP_SAT_RHO[model][column]}
     if method in ("sai", "dp-sat-early-stop"):
         sai = _SAI[model]
-        settings = common | {
-            "rho": sai.rho[column],
-            "switch": sai.sai_epochs[column] / _EPOCHS[model],
-        }
+        settings = common | {"rho": sai.rho[column], "switch": sai.sai_epochs[column] / _EPOCHS[model]}
         if method == "dp-sat-early-stop":
             return settings
         return settings | {
