@@ -65,7 +65,7 @@ def test_one_example_moves_the_sum_by_at_most_the_clip_norm(parts: str, kind: st
     for rows, batch in ((data, list(range(9))), (more, [*range(9), 12])):
         loop = loop_of(small_net(), rows, plan)
         watch = Watch(loop, batch)
-        loop.ascent.direction = {name: torch.ones_like(w) for name, w in loop.weights.items()}
+        loop.ascent.memory = {"direction": {name: torch.ones_like(w) for name, w in loop.weights.items()}}
         assert [step.number for step in loop] == [1]
         watches.append(watch)
     one, two = watches

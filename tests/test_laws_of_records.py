@@ -243,7 +243,7 @@ def test_memory_of_a_step_does_not_grow_with_the_run() -> None:
     held = []
     for step in loop:
         if step.number in (5, 60):
-            tensors = [*loop.weights.values(), *(loop.ascent.direction or {}).values()]
+            tensors = [*loop.weights.values(), *loop.ascent.memory.get("direction", {}).values()]
             tensors += [v for s in loop.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
             held.append(sum(t.numel() for t in tensors))
     assert held[0] == held[1]

@@ -20,13 +20,8 @@ class InputError(SaltflatError, ValueError):
     def __init__(
         self, argument: str, value: object, expected: str, *, problem: str = "is not valid", cure: str = ""
     ) -> None:
-        self.argument, self.value, self.expected, self.problem, self.cure = (
-            argument,
-            value,
-            expected,
-            problem,
-            cure,
-        )
+        self.argument, self.value, self.expected = argument, value, expected
+        self.problem, self.cure = problem, cure
         shown = value if isinstance(value, str | int | float | bool | None) else type(value).__name__
         text = repr(shown) if isinstance(shown, str) else str(shown)
         if len(text) > 120:
@@ -74,6 +69,12 @@ def check_positive(argument: str, value: float) -> None:
     """Refuse anything but a finite number above zero."""
     if not is_number(value) or not 0 < value < float("inf"):
         raise InputError(argument, value, f"a finite {argument} > 0")
+
+
+def check_not_negative(argument: str, value: float, cure: str = "") -> None:
+    """Refuse anything but a finite number of at least zero."""
+    if not is_number(value) or not 0 <= value < float("inf"):
+        raise InputError(argument, value, f"a finite {argument} >= 0", cure=cure)
 
 
 def is_number(value: object) -> bool:

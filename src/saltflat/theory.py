@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from saltflat.errors import InputError, check_count, check_positive
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive
 
 
 def sai_switch_bounds(dimension: int, target_error: float, failure_probability: float) -> tuple[float, float]:
@@ -75,7 +75,7 @@ def dp_swa_bound(
     """
     count, pull = _averaged(steps, every, learning_rate, smallest_curvature, largest_curvature)
     noise = _noise_energy(dimension, noise_deviation, gradient_variance)
-    _check_not_negative("initial_distance", initial_distance)
+    check_not_negative("initial_distance", initial_distance)
     return (initial_distance / (count * pull)) ** 2 + every * noise / (count * smallest_curvature**2)
 
 
@@ -106,7 +106,7 @@ def dp_swa_sharp_bound(
     """
     count, pull = _averaged(steps, every, learning_rate, smallest_curvature, largest_curvature)
     noise = _noise_energy(dimension, noise_deviation, gradient_variance)
-    _check_not_negative("initial_distance", initial_distance)
+    check_not_negative("initial_distance", initial_distance)
     left, gone = (1 - pull) ** every, _gone(pull, every)
     start = (initial_distance / count * left * _gone(pull, every * count) / gone) ** 2
     return start + learning_rate**2 * noise / count * (1 + left) / (_gone(pull, 2) * gone)
@@ -131,7 +131,7 @@ def dp_fedsam_change_bound(*, learning_rate: float, rho: float, local_steps: int
     check_positive("learning_rate", learning_rate)
     check_count("local_steps", local_steps)
     check_positive("smoothness", smoothness)
-    _check_not_negative("rho", rho)
+    check_not_negative("rho", rho)
     largest = 1 / (4 * local_steps * smoothness)
     if learning_rate > largest:
         raise InputError(
@@ -193,14 +193,9 @@ def _gone(pull: float, steps: int) -> float:
 def _noise_energy(dimension: int, noise_deviation: float, gradient_variance: float) -> float:
     """d s² + ς²: the expected squared length of everything in a release that is not the gradient."""
     check_count("dimension", dimension)
-    _check_not_negative("noise_deviation", noise_deviation)
-    _check_not_negative("gradient_variance", gradient_variance)
+    check_not_negative("noise_deviation", noise_deviation)
+    check_not_negative("gradient_variance", gradient_variance)
     return dimension * noise_deviation**2 + gradient_variance
-
-
-def _check_not_negative(argument: str, value: float) -> None:
-    if isinstance(value, bool) or not 0 <= value < math.inf:
-        raise InputError(argument, value, f"a finite {argument} >= 0")
 
 
 def _check_open_share(argument: str, value: float) -> None:

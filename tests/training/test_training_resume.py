@@ -14,7 +14,7 @@ from resume_helpers import COMMON, cut_off, fit, releases, stop_after
 from torch import Tensor, nn
 
 import saltflat as sf
-from core_helpers import small_data, small_net, weights_of
+from core_helpers import loop_of, plan_of, small_data, small_net, weights_of
 from saltflat import plans
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
@@ -23,6 +23,7 @@ from saltflat.plan import Ema, Multiplicity, Phase, Plan, PreviousRelease, Quant
 from saltflat.record.checkpoint import Checkpoints
 from saltflat.record.ledger import Ledger, LedgerError
 from saltflat.training import keep
+from saltflat.training.state import captured, restore
 from saltflat.training.step import Loop
 
 
@@ -104,6 +105,44 @@ def test_the_automatic_switch_is_remembered(tmp_path: Path, monkeypatch: pytest.
         cut_off(small_net(), plan, at, seed=5, out=tmp_path / str(at), checkpoint_every=0)
         again = fit(small_net(), plan, resume=tmp_path / str(at))
         assert all(torch.equal(a, b) for a, b in zip(weights_of(whole.model), weights_of(again.model)))
+
+
+class Twice(PreviousRelease):
+    """An ascent that keeps two releases, under names that no checkpoint knows beforehand."""
+
+    names = ("newest", "before")
+
+    def direction(self, memory: Any, answer: Any) -> Any:
+        found = memory.get(self.names[1])
+        return None if found is None else (found, self.rho)
+
+    def remembered(self, memory: Any, release: Any) -> Any:
+        newest, before = self.names
+        kept = {newest: {name: part.clone() for name, part in release.items()}}
+        return kept | ({before: memory[newest]} if newest in memory else {})
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_whatever_an_ascent_remembers_is_in_the_checkpoint(tmp_path: Path, at: int) -> None:
+    """Fails when only the direction of DP-SAT is restored (tried)."""
+    plan = plan_of(steps=4, ascent=Twice(0.1))
+    loops = [loop_of(small_net(), small_data(), plan) for _ in range(2)]
+    first = iter(loops[0])
+    for _ in range(at):
+        next(first)
+    tensors, facts = captured(loops[0])
+    restore(loops[1], tensors, facts)
+    assert loops[1].ascent.memory.keys() == set(Twice.names[:at])
+    moved = [loop.ascent.displacement(Twice(0.1)) or {} for loop in loops]
+    assert moved[0].keys() == moved[1].keys()
+    assert all(torch.equal(moved[0][name], moved[1][name]) for name in moved[0])
+
+
+def test_an_ascent_cannot_write_over_another_part_of_the_state() -> None:
+    loop = loop_of(small_net(), small_data(), plan_of())
+    loop.ascent.memory = {"average": dict(loop.weights)}
+    with pytest.raises(TypeError, match="average"):
+        captured(loop)
 
 
 def test_what_torch_itself_draws_goes_on_too(tmp_path: Path) -> None:

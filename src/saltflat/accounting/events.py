@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from saltflat.errors import InputError, check_count, is_number
+from saltflat.errors import InputError, check_count, check_not_negative, is_number
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class SampledGaussian:
     cap: int | None = None
 
     def __post_init__(self) -> None:
-        if not is_number(self.noise_multiplier) or not 0 <= self.noise_multiplier < math.inf:
-            raise InputError("noise_multiplier", self.noise_multiplier, "a finite noise_multiplier >= 0")
+        check_not_negative("noise_multiplier", self.noise_multiplier)
         if not is_number(self.rate) or not 0 < self.rate <= 1:
             raise InputError("rate", self.rate, "0 < rate <= 1")
         check_count("steps", self.steps, least=0)

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 from saltflat.accounting.calibrate import LARGEST_SCALE, rounded_up
 from saltflat.accounting.epsilon import UnsupportedError, check_delta, composed_in
 from saltflat.accounting.events import SampledGaussian
-from saltflat.errors import InputError, is_number, nearest
+from saltflat.errors import InputError, check_positive, is_number, nearest
 
 Law = Literal["geometric", "logarithmic", "poisson"]
 SHAPES: dict[str, float] = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
@@ -42,12 +42,8 @@ class Repetitions:
 
     def __post_init__(self) -> None:
         if not is_number(self.mean) or not 1 <= self.mean <= MOST_REPEATS:
-            raise InputError(
-                "repeats",
-                self.mean,
-                f"1 <= repeats <= {MOST_REPEATS}",
-                cure="Once or twice the size of the grid.",
-            )
+            expected, cure = f"1 <= repeats <= {MOST_REPEATS}", "Once or twice the size of the grid."
+            raise InputError("repeats", self.mean, expected, cure=cure)
         if self.law not in get_args(Law):
             raise InputError(
                 "law", self.law, "a law of the number of trials", problem="is not known",
@@ -115,9 +111,8 @@ class Repeated:
     def __post_init__(self) -> None:
         if not self.candidates or not all(self.candidates):
             raise InputError("candidates", len(self.candidates), "at least one, each with a release")
-        noise = self.score_noise
-        if noise is not None and (not is_number(noise) or not 0 < noise < math.inf):
-            raise InputError("score_noise", noise, "a finite score_noise > 0")
+        if self.score_noise is not None:
+            check_positive("score_noise", self.score_noise)
 
     @property
     def is_private(self) -> bool:
@@ -191,9 +186,7 @@ def selected_curve(orders: Any, curve: Any, repetitions: Repetitions) -> Any:
     if mean == 1:
         return curve  # once, always
     through = np.min((1 - 1 / orders) * curve - math.log(gamma) / orders)
-    through = min(
-        through, -math.log(gamma)
-    )  # order one, where the divergence of one repetition has no weight
+    through = min(through, -math.log(gamma))  # order one, where one repetition's divergence has no weight
     found = curve + (1 + SHAPES[repetitions.law]) * through + math.log(mean) / (orders - 1)
     return np.minimum.accumulate(found[::-1])[::-1]  # a divergence never falls as its order grows
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from scipy import stats
 from torch import Tensor, nn
 
 from saltflat.audit.worlds import Rows, Subject
-from saltflat.plan import FreshQuery, Phase, QuantileClipping
+from saltflat.plan import Phase, QuantileClipping
 
 LEVEL = 1e-8
 WIDTH = 2000
@@ -40,9 +40,9 @@ def ascent_faults(subject: Subject, phase: Phase) -> list[str]:
     k units pull with length C in one direction. The displacement then has k in that coordinate and noise of
     deviation σ_a in all others, up to a common factor: their ratio is known.
     """
-    if not isinstance(phase.ascent, FreshQuery) or phase.ascent.rho == 0:
+    sigma, ascent = phase.ascent_noise, cast("Any", phase.ascent)
+    if sigma is None or ascent.rho == 0:
         return []
-    sigma = phase.query_noises[0]
     units = 40 if subject.randomness == "exact" else max(200, math.ceil(20 * sigma))
     pull = torch.zeros(1, WIDTH, dtype=torch.float64)
     pull[0, 0] = -1e3
@@ -59,7 +59,7 @@ def ascent_faults(subject: Subject, phase: Phase) -> list[str]:
     )
     small = subject.with_model(model, sample, loss)
     small.run(small.units(units), small.of_phase(phase, STEPS, units=units, still=False))
-    moved = [weight for weight in seen if float(weight.norm()) > 0.5 * phase.ascent.rho]
+    moved = [weight for weight in seen if float(weight.norm()) > 0.5 * ascent.rho]
     if len(moved) < STEPS:
         return ["the ascent query leaves no displacement"]
     ratios = torch.stack([m[1:].square().mean().sqrt() / m[0].abs().clamp(min=1e-300) for m in moved])

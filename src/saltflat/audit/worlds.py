@@ -23,14 +23,12 @@ from saltflat.errors import PrivacyWarning
 from saltflat.federated import Clients, prepare_rounds
 from saltflat.plan import (
     Federation,
-    FreshQuery,
     LocalTraining,
     NoAscent,
     NoAveraging,
     Phase,
     Plan,
     Poisson,
-    PreviousRelease,
     QuantileClipping,
 )
 from saltflat.record.certificate import Certificate
@@ -226,10 +224,10 @@ class Subject:
         With ``still`` the gradient is taken at the weights themselves, so that two worlds can be compared:
         where it is taken is post-processing, and costs nothing.
         """
-        ascent = phase.ascent
+        ascent: Any = phase.ascent  # one that asks a query has a rho, one that may switch itself off says so
         if still:
-            ascent = replace(ascent, rho=0.0) if isinstance(ascent, FreshQuery) else NoAscent()
-        elif isinstance(ascent, PreviousRelease):
+            ascent = NoAscent() if phase.ascent_noise is None else replace(ascent, rho=0.0)
+        elif ascent.automatic:
             ascent = replace(ascent, automatic=False)
         clipping = self.plan.clipping
         if still and isinstance(clipping, QuantileClipping):

@@ -32,7 +32,7 @@ def method_names(incomplete: str) -> list[str]:
     """Methods, and with a method written out also its suffixes.
 
     >>> method_names("dp-sat")
-    ['dp-sat', 'dp-sat-early-stop', 'dp-sat+swa', 'dp-sat+ema', ...]
+    ['dp-sat', 'dp-sat-early-stop', 'dp-sat+ema', 'dp-sat+swa', ...]
     >>> method_names("sai+swa+ad")
     ['sai+swa+adam', 'sai+swa+adam-bc', 'sai+swa+ada']
     """

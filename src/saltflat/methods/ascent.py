@@ -7,19 +7,18 @@ starts from exactly the weights that were there, however many micro-batches lay 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from saltflat.plan import Ascent, PreviousRelease
+from saltflat.plan import Ascent
+from saltflat.plan.ascents.ascent import Memory, Vectors
 
 # Keeps a zero direction from becoming 0/0; far below any norm that matters.
 TAU = 1e-12
-
-Vectors = Mapping[str, Tensor]
 
 
 def scaled_to(direction: Vectors, rho: float) -> dict[str, Tensor]:
@@ -62,45 +61,35 @@ class Plateau:
 
 @dataclass
 class AscentState:
-    """The direction that earlier releases have left, for the ascents that use one."""
+    """What the ascents of a run remember, and whether the automatic ones have been switched off."""
 
-    direction: dict[str, Tensor] | None = None
+    memory: Memory = field(default_factory=dict)
     switched_off: bool = False
     plateau: Plateau = field(default_factory=Plateau)
 
-    def displacement(self, ascent: Ascent) -> dict[str, Tensor] | None:
-        """How far to move the weights before the gradient is taken; None for not at all."""
-        if not isinstance(ascent, PreviousRelease) or ascent.rho == 0 or self.direction is None:
-            return None
+    def displacement(self, ascent: Ascent, answer: Vectors | None = None) -> dict[str, Tensor] | None:
+        """How far to move the weights before the gradient is taken; None for not at all.
+
+        ``answer`` is what came back from the ascent's own query, if it asks one.
+        """
         if ascent.automatic and self.switched_off:
             return None
-        return scaled_to(self.direction, ascent.rho)
+        found = ascent.direction(self.memory, answer)
+        return None if found is None or found[1] == 0 else scaled_to(*found)
 
-    def observe(
-        self, ascent: Ascent, release: Vectors, displacement: Vectors | None, sharpness: float | None = None
-    ) -> None:
-        """Remember a release; an automatic ascent also judges by it whether to go on.
+    def observe(self, ascent: Ascent, release: Vectors, sharpness: float | None = None) -> None:
+        """Remember a release; of an automatic ascent also judge by it whether it goes on.
 
         The statistic is ⟨release, displacement⟩: to first order, how much the loss rises along the
         displacement, with the release's own noise, which is independent of it. ``sharpness``, measured on
         public data, takes its place when it is given.
         """
-        if not isinstance(ascent, PreviousRelease):
-            return
-        if ascent.automatic and displacement is not None and not self.switched_off:
-            seen = (
-                sum(float((release[n] * displacement[n]).sum()) for n in release)
-                if sharpness is None
-                else sharpness
-            )
-            self.switched_off = self.plateau.observe(seen)
-        if ascent.momentum and self.direction is not None:
-            before = self.direction
-            self.direction = {
-                name: before[name].mul_(ascent.momentum).add_(part) for name, part in release.items()
-            }
-        else:
-            self.direction = {name: part.clone() for name, part in release.items()}
+        displacement = self.displacement(ascent) if ascent.automatic else None
+        if displacement is not None:
+            if sharpness is None:
+                sharpness = sum(float((release[n] * displacement[n]).sum()) for n in release)
+            self.switched_off = self.plateau.observe(sharpness)
+        self.memory = ascent.remembered(self.memory, release)
 
 
 @contextmanager

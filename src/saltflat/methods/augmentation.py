@@ -27,9 +27,9 @@ def cutmix(images: Tensor, generator: Generator = None) -> tuple[Tensor, Tensor,
     """
     rows, _, height, width = images.shape
     partner = torch.randperm(rows, device=images.device, generator=generator)
-    side = (1 - _uniform(rows, images, generator)).sqrt()
-    top, bottom = _span(_uniform(rows, images, generator), side, height)
-    left, right = _span(_uniform(rows, images, generator), side, width)
+    side = (1 - uniform(images, generator)).sqrt()
+    top, bottom = _span(uniform(images, generator), side, height)
+    left, right = _span(uniform(images, generator), side, width)
     y = torch.arange(height, device=images.device).view(1, -1, 1)
     x = torch.arange(width, device=images.device).view(1, 1, -1)
     hole = (y >= top) & (y < bottom) & (x >= left) & (x < right)
@@ -57,10 +57,8 @@ def auto(images: Tensor, generator: Generator = None) -> Tensor:
 
 
 def _one_operation(images: Tensor, generator: Generator) -> Tensor:
-    rows = len(images)
-    kinds = len(_MOVES) + len(_LEVELS)
-    which = (_uniform(rows, images, generator) * kinds).long()
-    strength = 2 * _uniform(rows, images, generator) - 1
+    which = (uniform(images, generator) * (len(_MOVES) + len(_LEVELS))).long()
+    strength = 2 * uniform(images, generator) - 1
     moved = _moved(images, which, strength)
     result = moved.clone() if moved is images else moved
     for number, operation in enumerate(_LEVELS, start=len(_MOVES)):
@@ -124,5 +122,6 @@ _LEVELS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
 )
 
 
-def _uniform(count: int, like: Tensor, generator: Generator) -> Tensor:
-    return torch.rand(count, device=like.device, generator=generator)
+def uniform(images: Tensor, generator: Generator) -> Tensor:
+    """A number from 0 to 1 for each image."""
+    return torch.rand(len(images), device=images.device, generator=generator)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from saltflat.plan import Averaging, Ema, Swa
+from saltflat.plan import Averaging
 
 
 class AverageState:
@@ -21,23 +21,12 @@ class AverageState:
     @torch.no_grad()
     def observe(self, step: int, weights: Mapping[str, Tensor]) -> None:
         """Take the weights after a step (counted from one) into the average."""
-        if not self._counts(step):
+        if not self.averaging.counts(step, self.steps):
             return
         self.count += 1
         if self.average is None:
             self.average = {name: weight.detach().clone() for name, weight in weights.items()}
             return
+        share = self.averaging.share(self.count)
         for name, weight in weights.items():
-            self.average[name].lerp_(weight.detach(), self._share())
-
-    def _counts(self, step: int) -> bool:
-        if isinstance(self.averaging, Swa):
-            first = int(self.averaging.start * self.steps)
-            return step > first and (step - first) % self.averaging.every == 0
-        return isinstance(self.averaging, Ema)
-
-    def _share(self) -> float:
-        """What part of the new average is the newest iterate."""
-        if isinstance(self.averaging, Ema):
-            return 1 - min(self.averaging.decay, (1 + self.count) / (10 + self.count))
-        return 1 / self.count
+            self.average[name].lerp_(weight.detach(), share)

@@ -15,21 +15,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.errors import InputError
-from saltflat.methods.augmentation import auto
+from saltflat.methods.augmentation import Generator, auto, uniform
 from saltflat.plan import Multiplicity
 
 
-def flip(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def flip(images: Tensor, generator: Generator = None) -> Tensor:
     """Mirror each image left to right with probability one half.
 
     >>> flip(torch.arange(4.0).view(1, 1, 2, 2)).shape
     torch.Size([1, 1, 2, 2])
     """
-    mirrored = _uniform(len(images), images, generator) < 0.5
+    mirrored = uniform(images, generator) < 0.5
     return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
 
 
-def crop(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def crop(images: Tensor, generator: Generator = None) -> Tensor:
     """Pad by reflection, an eighth of the side (4 pixels at 32); cut a window of the same size at random."""
     height, width = images.shape[2:]
     edge = max(1, round(min(height, width) / 8))
@@ -41,12 +41,12 @@ def crop(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
     return padded[number[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def cutout(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def cutout(images: Tensor, generator: Generator = None) -> Tensor:
     """Grey out a square of a quarter of the side at random (DeVries & Taylor 2017)."""
     height, width = images.shape[2:]
     side = max(1, round(0.25 * min(height, width)))
-    top = (_uniform(len(images), images, generator) * (height - side + 1)).long().view(-1, 1, 1, 1)
-    left = (_uniform(len(images), images, generator) * (width - side + 1)).long().view(-1, 1, 1, 1)
+    top = (uniform(images, generator) * (height - side + 1)).long().view(-1, 1, 1, 1)
+    left = (uniform(images, generator) * (width - side + 1)).long().view(-1, 1, 1, 1)
     y = torch.arange(height, device=images.device).view(1, 1, -1, 1)
     x = torch.arange(width, device=images.device).view(1, 1, 1, -1)
     hole = (y >= top) & (y < top + side) & (x >= left) & (x < left + side)
@@ -90,9 +90,5 @@ def _repeated(inputs: Any, count: int) -> Any:
     return inputs.repeat_interleave(count, dim=0)
 
 
-def _uniform(count: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    return torch.rand(count, device=like.device, generator=generator)
-
-
-def _offsets(images: Tensor, edge: int, generator: torch.Generator | None) -> Tensor:
-    return (_uniform(len(images), images, generator) * (2 * edge + 1)).long()[:, None]
+def _offsets(images: Tensor, edge: int, generator: Generator) -> Tensor:
+    return (uniform(images, generator) * (2 * edge + 1)).long()[:, None]

@@ -1,5 +1,7 @@
 """What shall happen, as pure values. Imports accounting and nothing else: no torch, no data."""
 
+from saltflat.plan.ascents import Ascent, FreshQuery, NoAscent, OwnGradient, PreviousRelease
+from saltflat.plan.averagings import Averaging, Ema, NoAveraging, Swa
 from saltflat.plan.budget import Budget, Unit
 from saltflat.plan.federation import (
     CentralNoise,
@@ -16,26 +18,17 @@ from saltflat.plan.federation import (
 )
 from saltflat.plan.parts import (
     AdaDps,
-    Ascent,
     AutomaticClipping,
-    Averaging,
     Clipping,
     Dope,
-    Ema,
     FlatClipping,
-    FreshQuery,
     MirrorDescent,
     Multiplicity,
-    NoAscent,
-    NoAveraging,
     NoPublicGradient,
     Optimizer,
-    OwnGradient,
     PerLayerClipping,
-    PreviousRelease,
     PublicGradient,
     QuantileClipping,
-    Swa,
 )
 from saltflat.plan.phase import Phase
 from saltflat.plan.plan import Plan

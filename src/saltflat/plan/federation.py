@@ -4,10 +4,9 @@ released, and where the noise is added. Values only; what they do lives in `salt
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
-from saltflat.errors import InputError, check_count, check_positive, is_number
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive, is_number
 from saltflat.plan.parts import check_kind
 
 # --- how a client trains ----------------------------------------------------------------------------
@@ -44,9 +43,7 @@ class LocalTraining:
             if not is_number(value) or not 0 <= value < 1:
                 raise InputError(argument, value, f"0 <= {argument} < 1")
         for argument in ("weight_decay", "penalty", "radius"):
-            value = getattr(self, argument)
-            if not is_number(value) or not 0 <= value < math.inf:
-                raise InputError(argument, value, f"a finite {argument} >= 0")
+            check_not_negative(argument, getattr(self, argument))
 
     def rate_in(self, number: int) -> float:
         """The learning rate in a round, counted from one."""

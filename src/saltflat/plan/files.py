@@ -6,11 +6,12 @@ import dataclasses
 import json
 import math
 import tomllib
-from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from saltflat.errors import InputError, SaltflatError, nearest
 from saltflat.plan import federation, parts
+from saltflat.plan.ascents import ASCENTS
+from saltflat.plan.averagings import AVERAGINGS
 from saltflat.plan.budget import Budget
 from saltflat.plan.phase import Phase
 from saltflat.plan.plan import FORMAT, Plan
@@ -19,14 +20,22 @@ from saltflat.plan.survey import Survey
 
 _KINDS: dict[str, dict[str, type]] = {
     "sampling": {c.kind: c for c in (Poisson, TruncatedPoisson)},
-    "ascent": {c.kind: c for c in get_args(parts.Ascent)},
-    "averaging": {c.kind: c for c in get_args(parts.Averaging)},
+    "ascent": dict(ASCENTS),
+    "averaging": dict(AVERAGINGS),
     "clipping": {c.kind: c for c in get_args(parts.Clipping)},
     "multiplicity": {parts.Multiplicity.kind: parts.Multiplicity},
     "public_gradient": {c.kind: c for c in get_args(parts.PublicGradient)},
     "mask": {c.kind: c for c in get_args(federation.Mask)},
     "placement": {c.kind: c for c in get_args(federation.Placement)},
 }
+
+_VALUES: dict[str, type] = {
+    "budget": Budget,
+    "optimizer": parts.Optimizer,
+    "federation": federation.Federation,
+    "survey": Survey,
+}
+"""Parts of a plan that have one kind; all but the budget may be absent."""
 
 
 class PlanFileError(SaltflatError, ValueError):
@@ -58,14 +67,8 @@ def from_dict(data: Any) -> Plan:
             built[key] = tuple(_build(Phase, row, f"phases[{i}]", faults) for i, row in enumerate(rows))
         elif key in _KINDS:
             built[key] = _part(key, value, key, faults)
-        elif key == "budget":
-            built[key] = _build(Budget, value, key, faults)
-        elif key == "optimizer":
-            built[key] = None if value is None else _build(parts.Optimizer, value, key, faults)
-        elif key == "federation":
-            built[key] = None if value is None else _build(federation.Federation, value, key, faults)
-        elif key == "survey":
-            built[key] = None if value is None else _build(Survey, value, key, faults)
+        elif key in _VALUES and (value is not None or key == "budget"):
+            built[key] = _build(_VALUES[key], value, key, faults)
         elif key == "notes":
             built[key] = tuple(value) if isinstance(value, list) else (value,)
         else:
@@ -78,14 +81,10 @@ def from_dict(data: Any) -> Plan:
     raise PlanFileError("This plan cannot be read:\n" + "\n".join(f"  - {fault}" for fault in faults))
 
 
-def from_json(text: str) -> Plan:
-    """Read a plan from JSON text."""
-    return _read(json.loads, text, "JSON")
-
-
-def _read(parse: Callable[[str], Any], text: str, language: str) -> Plan:
+def from_text(text: str, language: Literal["JSON", "TOML"]) -> Plan:
+    """The plan that was written as JSON or as TOML."""
     try:
-        return from_dict(parse(text))
+        return from_dict(json.loads(text) if language == "JSON" else tomllib.loads(text))
     except PlanFileError:
         raise
     except RecursionError as error:
@@ -99,11 +98,6 @@ def to_toml(plan: Plan) -> str:
     import tomli_w
 
     return tomli_w.dumps(_without_none(to_dict(plan)))
-
-
-def from_toml(text: str) -> Plan:
-    """Read a plan from TOML text."""
-    return _read(tomllib.loads, text, "TOML")
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""The parts of which methods are composed, as values: where the gradient is taken, how it is clipped, what
-steps with it, what is averaged. Their behaviour lives in `saltflat.methods` and `saltflat.engine`.
+"""Parts of which methods are composed, as values: how gradients are clipped, how many views of an example there
+are, what public gradients do, what steps. Their behaviour lives in `saltflat.methods` and `saltflat.engine`.
 """
 
 from __future__ import annotations
@@ -8,155 +8,20 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from saltflat.errors import InputError, check_count, check_positive, is_number
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive, is_number
 
 
 def check_kind(argument: str, value: object, family: Any) -> None:
-    """Refuse anything but a value of this type, or of one of these types."""
+    """Refuse anything but a value of this type, or of one of these types (a union or a tuple)."""
     if not isinstance(value, family):
-        names = " or ".join(part.__name__ for part in get_args(family) or (family,))
+        kinds = family if isinstance(family, tuple) else get_args(family) or (family,)
+        names = " or ".join(kind.__name__ for kind in kinds)
         raise InputError(argument, value, f"{argument} of type {names}")
 
 
-def _check_rho(rho: float) -> None:
-    if not is_number(rho) or not 0 <= rho < math.inf:
-        raise InputError(
-            "rho", rho, "a finite rho >= 0", cure="0.01 to 0.1 is usual; 0 switches the ascent off."
-        )
-
-
-# --- ascent: where the gradient is taken ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NoAscent:
-    """The gradient is taken at the weights themselves."""
-
-    kind = "none"
-
-    def __str__(self) -> str:
-        return "none"
-
-
-@dataclass(frozen=True)
-class PreviousRelease:
-    """At w + ρ g/‖g‖ with g the previous release: post-processing, free (DP-SAT).
-
-    With ``momentum`` > 0 the direction is v_t = momentum · v_{t−1} + g_t instead of g. With ``automatic`` the
-    ascent switches itself off for good when sharpness, judged by releases or public data, stops falling;
-    noise and steps stay as planned.
-    """
-
-    rho: float
-    momentum: float = 0.0
-    automatic: bool = False
-
-    kind = "previous-release"
-
-    def __post_init__(self) -> None:
-        _check_rho(self.rho)
-        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
-            raise InputError("momentum", self.momentum, "0 <= momentum < 1")
-        check_kind("automatic", self.automatic, bool)
-
-    def __str__(self) -> str:
-        momentum = f", momentum {self.momentum:g}" if self.momentum else ""
-        return f"previous release, ρ {self.rho:g}{momentum}" + (", until flat" if self.automatic else "")
-
-
-@dataclass(frozen=True)
-class FreshQuery:
-    """At w + ρ g_a/‖g_a‖ with g_a a second noised query on the same batch (DP-SAM).
-
-    The ascent query has noise multiplier ``noise_ratio`` times that of the descent; the pair is accounted
-    as one release with σ = (σ_a⁻² + σ_d⁻²)^(−1/2).
-    """
-
-    rho: float
-    noise_ratio: float = 1.0
-
-    kind = "fresh-query"
-
-    def __post_init__(self) -> None:
-        _check_rho(self.rho)
-        check_positive("noise_ratio", self.noise_ratio)
-
-    def __str__(self) -> str:
-        return f"fresh query, ρ {self.rho:g}, σ ratio {self.noise_ratio:g}"
-
-
-@dataclass(frozen=True)
-class OwnGradient:
-    """At w + ρ g/‖g‖ with g a client's own gradient on its own batch: SAM inside the client (DP-FedSAM).
-
-    ``adaptive`` scales by the weights: w + ρ T²g/‖Tg‖ with T = |w| + 0.01 (ASAM). Free, because the client's
-    whole update is clipped afterwards. For plans over clients only.
-    """
-
-    rho: float
-    adaptive: bool = False
-
-    kind = "own-gradient"
-
-    def __post_init__(self) -> None:
-        _check_rho(self.rho)
-        check_kind("adaptive", self.adaptive, bool)
-
-    def __str__(self) -> str:
-        return f"own gradient, ρ {self.rho:g}" + (", adaptive" if self.adaptive else "")
-
-
-Ascent = NoAscent | PreviousRelease | FreshQuery | OwnGradient
-
-
-# --- averaging: over released iterates only ---------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NoAveraging:
-    """The last iterate is the result."""
-
-    kind = "none"
-
-    def __str__(self) -> str:
-        return "none"
-
-
-@dataclass(frozen=True)
-class Swa:
-    """The mean of every ``every``-th iterate from a fraction ``start`` of the plan on (DP-SWA)."""
-
-    start: float = 0.7
-    every: int = 1
-
-    kind = "swa"
-
-    def __post_init__(self) -> None:
-        if not is_number(self.start) or not 0 <= self.start < 1:
-            raise InputError("start", self.start, "0 <= start < 1, a fraction of the plan's steps")
-        check_count("every", self.every)
-
-    def __str__(self) -> str:
-        return f"SWA from {self.start:.0%} on, every {self.every}"
-
-
-@dataclass(frozen=True)
-class Ema:
-    """An exponential moving average with warm-up: decay_t = min(decay, (1 + t)/(10 + t))."""
-
-    decay: float = 0.99
-
-    kind = "ema"
-
-    def __post_init__(self) -> None:
-        if not is_number(self.decay) or not 0 <= self.decay < 1:
-            raise InputError("decay", self.decay, "0 <= decay < 1")
-
-    def __str__(self) -> str:
-        return f"EMA, decay {self.decay:g}"
-
-
-Averaging = NoAveraging | Swa | Ema
+def check_rho(rho: float) -> None:
+    """Refuse what is no radius of an ascent."""
+    check_not_negative("rho", rho, cure="0.01 to 0.1 is usual; 0 switches the ascent off.")
 
 
 # --- clipping ---------------------------------------------------------------------------------------
@@ -256,19 +121,14 @@ class Multiplicity:
         for name in self.augmentations:
             if name not in AUGMENTATIONS:
                 raise InputError("augmentations", name, f"names among {', '.join(AUGMENTATIONS)}")
-        if not is_number(self.deviation) or not 0 <= self.deviation < math.inf:
-            raise InputError("deviation", self.deviation, "a finite deviation >= 0")
-        _check_rho(self.rho)
+        check_not_negative("deviation", self.deviation)
+        check_rho(self.rho)
         check_count("public_batch", self.public_batch)
         if self.deviation and self.views == 1:
             raise InputError("views", 1, "views > 1", problem=f"is too few for deviation={self.deviation:g}")
         if self.deviation and self.rho:
-            raise InputError(
-                "deviation",
-                self.deviation,
-                "deviation or rho, not both",
-                problem=f"is given beside rho={self.rho:g}",
-            )
+            beside = f"is given beside rho={self.rho:g}"
+            raise InputError("deviation", self.deviation, "deviation or rho, not both", problem=beside)
 
     def __str__(self) -> str:
         if self.views == 1 and not self.augmentations and not self.deviation and not self.rho:
@@ -373,11 +233,8 @@ class Optimizer:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InputError(
-                "optimizer",
-                self.name,
-                "a name such as 'sgd' or 'adam'",
-                cure="Factories go to fit(optimizer=).",
-            )
+                "optimizer", self.name, "a name such as 'sgd' or 'adam'", cure="Factories go to fit(optimizer=)."
+            )  # fmt: skip
         if not isinstance(self.settings, dict):
             raise InputError("settings", self.settings, "a dict such as {'momentum': 0.9}")
         object.__setattr__(self, "settings", dict(self.settings))  # a value of its own

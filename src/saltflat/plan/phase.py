@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from saltflat.errors import InputError, check_count, check_positive, is_number
-from saltflat.plan.parts import Ascent, FreshQuery, NoAscent, check_kind
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive, is_number
+from saltflat.plan.ascents import ASCENTS, Ascent, NoAscent
+from saltflat.plan.parts import check_kind
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Phase:
 
     >>> Phase(steps=100, clip_norm=1.0, noise_multiplier=2.0).query_noises
     (2.0,)
+    >>> from saltflat.plan import FreshQuery
     >>> Phase(100, 1.0, 2.0, ascent=FreshQuery(0.05, noise_ratio=3.0)).query_noises
     (6.0, 2.0)
     """
@@ -37,25 +39,25 @@ class Phase:
             raise InputError("clip_norm", self.clip_norm, "clip_norm > 0", cure="0.1 to 1 is usual.")
         if math.isinf(self.clip_norm) and self.noise_multiplier != 0:
             raise InputError("clip_norm", self.clip_norm, "a finite clip_norm, because noise is scaled by it")
-        sigma = self.noise_multiplier
-        if sigma is not None and (not is_number(sigma) or not 0 <= sigma < math.inf):
-            raise InputError(
-                "noise_multiplier", sigma, "a finite noise_multiplier >= 0", cure="0 means no privacy at all."
-            )
+        if self.noise_multiplier is not None:
+            check_not_negative("noise_multiplier", self.noise_multiplier, cure="0 means no privacy at all.")
         if self.learning_rate is not None:
             check_positive("learning_rate", self.learning_rate)
         check_positive("noise_ratio", self.noise_ratio)
-        check_kind("ascent", self.ascent, Ascent)
+        check_kind("ascent", self.ascent, tuple(ASCENTS.values()))
         check_kind("reset_momentum", self.reset_momentum, bool)
         check_kind("name", self.name, str)
 
     @property
     def query_noises(self) -> tuple[float, ...]:
         """The noise multiplier of each query on the batch of one step."""
-        sigma = self.sigma
-        if isinstance(self.ascent, FreshQuery):
-            return (sigma * self.ascent.noise_ratio, sigma)
-        return (sigma,)
+        asked = self.ascent_noise
+        return (self.sigma,) if asked is None else (asked, self.sigma)
+
+    @property
+    def ascent_noise(self) -> float | None:
+        """The noise multiplier of the query that the ascent asks; None where it asks none."""
+        return self.ascent.query_noise(self.sigma)
 
     @property
     def sigma(self) -> float:

@@ -22,23 +22,20 @@ from saltflat.accounting import (
     rounded_up,
 )
 from saltflat.errors import InputError, PrivacyWarning
+from saltflat.plan.ascents import NoAscent, OwnGradient
+from saltflat.plan.averagings import AVERAGINGS, Averaging, NoAveraging
 from saltflat.plan.budget import Budget
 from saltflat.plan.federation import Federation, SharedNoise
 from saltflat.plan.parts import (
     LATER,
-    Averaging,
     Clipping,
     FlatClipping,
     Multiplicity,
-    NoAscent,
-    NoAveraging,
     NoPublicGradient,
     Optimizer,
-    OwnGradient,
     PerLayerClipping,
     PublicGradient,
     QuantileClipping,
-    Swa,
     check_kind,
 )
 from saltflat.plan.phase import Phase
@@ -51,7 +48,7 @@ FORMAT = 2
 _FAMILIES: dict[str, Any] = {
     "sampling": Sampling,
     "budget": Budget,
-    "averaging": Averaging,
+    "averaging": tuple(AVERAGINGS.values()),
     "clipping": Clipping,
     "multiplicity": Multiplicity,
     "public_gradient": PublicGradient,
@@ -104,10 +101,9 @@ class Plan:
             raise InputError("learning_rate", None, "a learning rate in every phase or in none")
         self._check_federation()
         self._check_survey()
-        averaging = self.averaging
-        if isinstance(averaging, Swa) and int(averaging.start * self.steps) + averaging.every > self.steps:
+        if self.averaging.is_empty(self.steps):
             raise InputError(
-                "averaging", str(averaging), f"at least one iterate to average in {self.steps} steps",
+                "averaging", str(self.averaging), f"at least one iterate to average in {self.steps} steps",
                 problem="averages nothing", cure="Start earlier, or average more often.",
             )  # fmt: skip
         if self.budget.delta * self.sampling.population >= 1:
@@ -297,6 +293,11 @@ class Plan:
                 yield phase
 
     @property
+    def averages(self) -> bool:
+        """Whether there is an average beside the last iterate."""
+        return not isinstance(self.averaging, NoAveraging)
+
+    @property
     def needs_public(self) -> bool:
         """Whether the steps look at public data: ``fit`` then needs ``public=``."""
         return self.multiplicity.rho > 0 or not isinstance(self.public_gradient, NoPublicGradient)
@@ -342,9 +343,9 @@ class Plan:
     @staticmethod
     def from_json(text: str) -> Plan:
         """Read a plan from JSON."""
-        from saltflat.plan.files import from_json
+        from saltflat.plan.files import from_text
 
-        return from_json(text)
+        return from_text(text, "JSON")
 
     def to_toml(self) -> str:
         """The plan as TOML."""
@@ -355,9 +356,9 @@ class Plan:
     @staticmethod
     def from_toml(text: str) -> Plan:
         """Read a plan from TOML."""
-        from saltflat.plan.files import from_toml
+        from saltflat.plan.files import from_text
 
-        return from_toml(text)
+        return from_text(text, "TOML")
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, or as TOML if the name ends so."""

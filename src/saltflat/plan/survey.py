@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from saltflat.accounting import SampledGaussian, least_scale, rounded_up
-from saltflat.errors import InputError, check_count, check_positive, is_number
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,7 @@ class Survey:
 
     def __post_init__(self) -> None:
         check_count("columns", self.columns)
-        sigma = self.noise_multiplier
-        if not is_number(sigma) or not 0 <= sigma < math.inf:
-            raise InputError("noise_multiplier", sigma, "a finite noise_multiplier >= 0")
+        check_not_negative("noise_multiplier", self.noise_multiplier)
 
     @property
     def sensitivity(self) -> float:

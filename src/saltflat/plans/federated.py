@@ -7,17 +7,14 @@ All take the arguments of `FederatedCommon` beside their own: ``epsilon=`` calib
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable
 from typing import Any, TypedDict, Unpack, cast
 
 from saltflat.accounting import Relation
-from saltflat.errors import InputError, check_count, check_positive, is_number, nearest
+from saltflat.errors import InputError, check_count, check_positive, is_number
 from saltflat.plan import (
     Averaging,
     CentralNoise,
     Clipping,
-    Ema,
     Federation,
     LocalTraining,
     Mask,
@@ -30,9 +27,8 @@ from saltflat.plan import (
     RandomMask,
     ReleaseMask,
     SharedNoise,
-    Swa,
 )
-from saltflat.plans.frame import Common, Frame, settings_of_suffixes
+from saltflat.plans.frame import AVERAGING_SUFFIXES, Common, Frame, Method, Suffix, check_known, read_name
 
 DEFAULT_RHO = 0.5
 DEFAULT_RATIO = 0.4
@@ -189,7 +185,7 @@ def fed_sai(
     return frame.plan("fed-sai", seek, descend, federation=federation)
 
 
-FEDERATED: dict[str, Callable[..., Plan]] = {
+FEDERATED: dict[str, Method] = {
     "dp-fedavg": dp_fedavg,
     "dp-fedsam": dp_fedsam,
     "dp-fedsam-topk": dp_fedsam_topk,
@@ -200,9 +196,8 @@ FEDERATED: dict[str, Callable[..., Plan]] = {
     "fed-sai": fed_sai,
 }
 
-FEDERATED_SUFFIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "swa": lambda given: {"averaging": Swa()},
-    "ema": lambda given: {"averaging": Ema()},
+FEDERATED_SUFFIXES: dict[str, Suffix] = {
+    **AVERAGING_SUFFIXES,
     "momentum": lambda given: {"momentum": 0.9},
     "adam": lambda given: {"optimizer": "adam"},
     "asam": lambda given: {"adaptive": True},
@@ -216,21 +211,14 @@ def federated_by_name(name: str, **arguments: Any) -> Plan:
     >>> federated_by_name("dp-fedsam+asam", noise_multiplier=1.0, rounds=10).phases[0].ascent.adaptive
     True
     """
-    base = name.partition("+")[0]
-    if base not in FEDERATED:
-        raise InputError(
-            "method", name, "the name of a method over clients", problem="is not known",
-            cure=nearest(base, list(FEDERATED)),
-        )  # fmt: skip
-    added = settings_of_suffixes(name, FEDERATED_SUFFIXES, arguments, "one averaging and one optimizer")
-    if "adaptive" in added and "adaptive" not in inspect.signature(FEDERATED[base]).parameters:
+    method, added = read_name(name, FEDERATED, FEDERATED_SUFFIXES, arguments)
+    if "adaptive" in added and "adaptive" not in inspect.signature(method).parameters:
         raise InputError(
             "method", name, "+asam with a method that has SAM clients", problem="has no SAM in it"
         )
     if "mask" in added:
         arguments = {key: value for key, value in arguments.items() if key != "ratio"}
-    plan = FEDERATED[base](**(added | arguments))
-    return plan.changed(method=name) if name != base else plan
+    return method(**(added | arguments)).changed(method=name)
 
 
 def default_delta(clients: int) -> float:
@@ -266,12 +254,7 @@ def _planned(method: str, common: FederatedCommon, ascent: Any = None, mask: Mas
 def _framed(common: FederatedCommon) -> tuple[Frame, Federation]:
     """The arguments in the words of central plans: clients are the population, a round is a step."""
     given: dict[str, Any] = {key: value for key, value in common.items() if value is not None}
-    unknown = [key for key in given if key not in FederatedCommon.__annotations__]
-    if unknown:
-        raise InputError(
-            unknown[0], given[unknown[0]], "a known argument", problem="is not an argument of this plan",
-            cure=nearest(unknown[0], list(FederatedCommon.__annotations__)),
-        )  # fmt: skip
+    check_known(given, FederatedCommon)
     local = {word: given.pop(f"local_{word}") for word in _LOCAL if f"local_{word}" in given}
     local |= {word: given.pop(word) for word in ("penalty", "radius") if word in given}
     survivors, mask = given.pop("survivors", None), given.pop("mask", NoMask())
@@ -283,9 +266,6 @@ def _framed(common: FederatedCommon) -> tuple[Frame, Federation]:
     settings = {"rate": 0.1, "delta": default_delta(clients), "clip_norm": 0.2} | given
     settings |= {"population": clients, "steps": rounds, "unit": "client"}
     settings.setdefault("relation", "add-remove" if survivors is None else "zero-out")
-    if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings:
-        settings["noise_multiplier"] = 0.0
-        del settings["epsilon"]
     _server(settings)
     return Frame(cast("Common", settings)), federation
 

@@ -29,6 +29,7 @@ from saltflat.plan import (
     TruncatedPoisson,
     Unit,
 )
+from saltflat.plan.averagings import AVERAGINGS
 from saltflat.plans.defaults import choose_epochs
 
 
@@ -69,19 +70,34 @@ class Common(TypedDict, total=False):
     parameters: int
 
 
+Method = Callable[..., Plan]
+Suffix = Callable[[dict[str, Any]], dict[str, Any]]
+"""What a suffix behind a method's name adds to the arguments that were given."""
+
+
+def _averaging_suffix(kind: str) -> Suffix:
+    return lambda given: {"averaging": AVERAGINGS[kind]()}
+
+
+AVERAGING_SUFFIXES = {kind: _averaging_suffix(kind) for kind in AVERAGINGS if kind != "none"}
+
 DEFAULT_DELTA = 1e-5
 DEFAULT_CLIP_NORM = 1.0
 
 
-def settings_of_suffixes(
-    name: str,
-    suffixes: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]],
-    given: dict[str, Any],
-    kinds: str,
-) -> dict[str, Any]:
-    """What the suffixes behind a method's name add to its arguments; two of a kind are refused."""
+def read_name(
+    name: str, methods: Mapping[str, Method], suffixes: Mapping[str, Suffix], given: dict[str, Any]
+) -> tuple[Method, dict[str, Any]]:
+    """The method that a name begins with, and what the suffixes behind it add to the arguments; two that say the
+    same are refused.
+    """
+    base, *behind = name.split("+")
+    if base not in methods:
+        raise InputError(
+            "method", name, "a method's name", problem="is not known", cure=nearest(base, list(methods))
+        )
     added: dict[str, Any] = {}
-    for suffix in name.split("+")[1:]:
+    for suffix in behind:
         if suffix not in suffixes:
             raise InputError(
                 "method", name, "known suffixes", problem=f"has an unknown suffix {suffix!r}",
@@ -89,9 +105,20 @@ def settings_of_suffixes(
             )  # fmt: skip
         settings = suffixes[suffix](given)
         if settings.keys() & added.keys():
+            kinds = "one averaging, one optimizer, one use of public gradients"
             raise InputError("method", name, kinds, problem="has two of a kind")
         added |= settings
-    return added
+    return methods[base], added
+
+
+def check_known(given: Mapping[str, Any], words: type) -> None:
+    """Refuse an argument that is not among these."""
+    for key, value in given.items():
+        if key not in words.__annotations__:
+            raise InputError(
+                key, value, "a known argument", problem="is not an argument of this plan",
+                cure=nearest(key, list(words.__annotations__)),
+            )  # fmt: skip
 
 
 class Frame:
@@ -99,13 +126,7 @@ class Frame:
 
     def __init__(self, given: Common) -> None:
         self.given = dict(given)
-        unknown = [key for key in self.given if key not in Common.__annotations__]
-        if unknown:
-            raise InputError(
-                unknown[0], self.given[unknown[0]], "a known argument",
-                problem="is not an argument of this plan",
-                cure=nearest(unknown[0], list(Common.__annotations__)),
-            )  # fmt: skip
+        check_known(self.given, Common)
         self.notes: list[str] = []
         self.sampling = self._sampling()
         self.budget = self._budget()
@@ -117,7 +138,7 @@ class Frame:
         self.learning_rate: float | None = self.get("learning_rate")
         self.optimizer = self._optimizer()
 
-    def plan(self, method: str, *phases: Phase, federation: Federation | None = None) -> Plan:
+    def plan(self, method: str, *phases: Phase | None, federation: Federation | None = None) -> Plan:
         """The plan of these phases, calibrated if a budget was given, accounted if the noise was."""
         plan = self.draft(method, *phases, federation=federation)
         if not plan.is_solved:
@@ -128,11 +149,11 @@ class Frame:
         spent = max(plan.epsilon, sys.float_info.min)
         return plan.changed(budget=replace(self.budget, epsilon=spent))
 
-    def draft(self, method: str, *phases: Phase, federation: Federation | None = None) -> Plan:
+    def draft(self, method: str, *phases: Phase | None, federation: Federation | None = None) -> Plan:
         """The plan of these phases as they are, solved or not."""
         return Plan(
             self.sampling,
-            tuple(phase for phase in phases if phase.steps),
+            tuple(phase for phase in phases if phase is not None),
             self.budget,
             self.optimizer,
             self.get("averaging", NoAveraging()),
@@ -145,13 +166,17 @@ class Frame:
             self.get("survey"),
         )
 
-    def phase(self, steps: int, name: str, **changes: Any) -> Phase:
-        """A phase with the common clip norm, noise and learning rate, but for the changes."""
+    def phase(self, steps: int, name: str, **changes: Any) -> Phase | None:
+        """A phase with the common clip norm, noise and learning rate, but for the changes; None without steps."""
+        if steps == 0:
+            return None
         settings: dict[str, Any] = {
             "clip_norm": self.clip_norm, "noise_multiplier": self.noise_multiplier,
             "learning_rate": self.learning_rate,
-        }  # fmt: skip
-        return Phase(steps, name=name, **(settings | changes))
+        } | changes  # fmt: skip
+        if settings["clip_norm"] == math.inf and self.noise_multiplier is None:
+            settings["noise_multiplier"] = 0.0  # noise is scaled by the clip norm
+        return Phase(steps, name=name, **settings)
 
     def get(self, key: str, default: Any = None) -> Any:
         """An argument, or the default where it was not given."""
@@ -163,11 +188,8 @@ class Frame:
         if len(present) != 1:
             said = "both are given" if present else "neither is given"
             raise InputError(
-                first,
-                self.get(first),
-                f"exactly one of {first} and {second}",
-                problem=f"and {second}: {said}",
-            )
+                first, self.get(first), f"exactly one of {first} and {second}", problem=f"and {second}: {said}"
+            )  # fmt: skip
 
     def _sampling(self) -> Sampling:
         population = self.get("population")

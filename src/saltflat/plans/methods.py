@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Unpack, cast
 
-from saltflat.errors import InputError, PrivacyWarning, check_positive, nearest
-from saltflat.plan import AdaDps, Dope, Ema, FreshQuery, MirrorDescent, Phase, Plan, PreviousRelease, Swa
-from saltflat.plans.frame import Common, Frame, settings_of_suffixes
-from saltflat.plans.presets import paper_settings
+from saltflat.errors import InputError, PrivacyWarning, check_positive
+from saltflat.plan import AdaDps, Dope, FreshQuery, MirrorDescent, Phase, Plan, PreviousRelease
+from saltflat.plans.frame import AVERAGING_SUFFIXES, Common, Frame, Method, Suffix, read_name
+from saltflat.plans.presets import framed
 from saltflat.plans.public import ada_dps, dope_sgd, mirror_descent, weight_multiplicity
 
 DEFAULT_RHO = 0.03
@@ -30,8 +29,8 @@ def dp_sgd(**common: Unpack[Common]) -> Plan:
     >>> plan.phases[0].noise_multiplier, round(plan.epsilon, 3)
     (4.4627, 1.0)
     """
-    frame, _ = _framed("dp-sgd", {}, common)
-    return frame.plan("dp-sgd", _phase(frame, frame.steps, "descend"))
+    frame, _ = framed("dp-sgd", {}, common)
+    return frame.plan("dp-sgd", frame.phase(frame.steps, "descend"))
 
 
 def dp_sam(*, rho: float | None = None, noise_ratio: float | None = None, **common: Unpack[Common]) -> Plan:
@@ -44,10 +43,10 @@ def dp_sam(*, rho: float | None = None, noise_ratio: float | None = None, **comm
     >>> [round(sigma, 2) for sigma in plan.query_noises(plan.phases[0])]
     [14.11, 4.7]
     """
-    frame, own = _framed("dp-sam", {"rho": rho, "noise_ratio": noise_ratio}, common)
+    frame, own = framed("dp-sam", {"rho": rho, "noise_ratio": noise_ratio}, common)
     default = 1.0 if common.get("preset") == "paper" else 3.0
     ascent = FreshQuery(_rho(own), default if own["noise_ratio"] is None else own["noise_ratio"])
-    return frame.plan("dp-sam", _phase(frame, frame.steps, "descend", ascent=ascent))
+    return frame.plan("dp-sam", frame.phase(frame.steps, "descend", ascent=ascent))
 
 
 def dp_sat(*, rho: float | None = None, ascent_momentum: float = 0.0, **common: Unpack[Common]) -> Plan:
@@ -60,9 +59,9 @@ def dp_sat(*, rho: float | None = None, ascent_momentum: float = 0.0, **common: 
     >>> plan.epsilon == dp_sgd(epsilon=1.0, population=60_000, batch_size=2048, steps=1172).epsilon
     True
     """
-    frame, own = _framed("dp-sat", {"rho": rho}, common)
+    frame, own = framed("dp-sat", {"rho": rho}, common)
     ascent = PreviousRelease(_rho(own), ascent_momentum)
-    return frame.plan("dp-sat", _phase(frame, frame.steps, "seek flatness", ascent=ascent))
+    return frame.plan("dp-sat", frame.phase(frame.steps, "seek flatness", ascent=ascent))
 
 
 def sai(
@@ -96,7 +95,7 @@ def sai(
         "rho": rho, "switch": switch, "clip_norms": clip_norms, "learning_rates": learning_rates,
         "split": split, "portion": portion,
     }  # fmt: skip
-    frame, own = _framed("sai", own, common)
+    frame, own = framed("sai", own, common)
     where = own["switch"] if own["switch"] is not None else 0.4
     automatic = where == "automatic"
     first = _switch_step(0.33 if automatic else where, frame.steps)
@@ -105,17 +104,17 @@ def sai(
     rates = _pair("learning_rates", own, frame.learning_rate)
     if first == 0:
         noise_ratio = 1.0  # nothing to be in proportion to
-    seek = _phase(frame, first, "seek flatness", ascent=ascent, clip_norm=clips[0], learning_rate=rates[0])
-    descend = _phase(
-        frame, frame.steps - first, "descend", clip_norm=clips[1], learning_rate=rates[1],
+    seek = frame.phase(first, "seek flatness", ascent=ascent, clip_norm=clips[0], learning_rate=rates[0])
+    descend = frame.phase(
+        frame.steps - first, "descend", clip_norm=clips[1], learning_rate=rates[1],
         noise_ratio=noise_ratio, reset_momentum=reset_momentum,
     )  # fmt: skip
-    if automatic:
+    if descend is not None and automatic:
         descend = replace(descend, ascent=ascent)
-    if frame.noise_multiplier is not None and descend.steps:
+    if descend is not None and frame.noise_multiplier is not None:
         check_positive("noise_ratio", noise_ratio)
         descend = replace(descend, noise_multiplier=frame.noise_multiplier * noise_ratio)
-    phases = [phase for phase in (seek, descend) if phase.steps]
+    phases = [phase for phase in (seek, descend) if phase is not None]
     if own["split"] == "paper" and len(phases) == 2:
         phases = _paper_split(frame, phases, own["portion"] if own["portion"] is not None else 0.8)
     elif own["split"] not in (None, "joint", "paper"):
@@ -132,10 +131,10 @@ def dp_sat_early_stop(
     >>> plan.phases[0].sigma == plan.phases[1].sigma
     True
     """
-    frame, own = _framed("dp-sat-early-stop", {"rho": rho, "switch": switch}, common)
+    frame, own = framed("dp-sat-early-stop", {"rho": rho, "switch": switch}, common)
     first = _switch_step(own["switch"] if own["switch"] is not None else 0.4, frame.steps)
-    seek = _phase(frame, first, "seek flatness", ascent=PreviousRelease(_rho(own)))
-    return frame.plan("dp-sat-early-stop", seek, _phase(frame, frame.steps - first, "descend"))
+    seek = frame.phase(first, "seek flatness", ascent=PreviousRelease(_rho(own)))
+    return frame.plan("dp-sat-early-stop", seek, frame.phase(frame.steps - first, "descend"))
 
 
 def sgd(**common: Unpack[Common]) -> Plan:
@@ -144,18 +143,18 @@ def sgd(**common: Unpack[Common]) -> Plan:
     >>> sgd(population=1000, batch_size=100, epochs=2).is_private
     False
     """
-    frame, _ = _framed("sgd", {}, _not_private(common))
-    return frame.plan("sgd", _phase(frame, frame.steps, "descend", clip_norm=math.inf))
+    frame, _ = framed("sgd", {}, _not_private(common))
+    return frame.plan("sgd", frame.phase(frame.steps, "descend", clip_norm=math.inf))
 
 
 def sam(*, rho: float = 0.05, **common: Unpack[Common]) -> Plan:
     """Ordinary SAM as a baseline (Foret et al. 2021): **not private**."""
-    frame, _ = _framed("sam", {}, _not_private(common))
+    frame, _ = framed("sam", {}, _not_private(common))
     ascent = FreshQuery(rho)
-    return frame.plan("sam", _phase(frame, frame.steps, "descend", clip_norm=math.inf, ascent=ascent))
+    return frame.plan("sam", frame.phase(frame.steps, "descend", clip_norm=math.inf, ascent=ascent))
 
 
-METHODS: dict[str, Callable[..., Plan]] = {
+METHODS: dict[str, Method] = {
     "dp-sgd": dp_sgd,
     "dp-sam": dp_sam,
     "dp-sat": dp_sat,
@@ -169,9 +168,8 @@ METHODS: dict[str, Callable[..., Plan]] = {
     "sam": sam,
 }
 
-SUFFIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "swa": lambda given: {"averaging": Swa()},
-    "ema": lambda given: {"averaging": Ema()},
+SUFFIXES: dict[str, Suffix] = {
+    **AVERAGING_SUFFIXES,
     "adam": lambda given: {"optimizer": "adam"},
     "adam-bc": lambda given: {"optimizer": "adam-bc"},
     "dope": lambda given: {"public_gradient": Dope()},
@@ -186,51 +184,8 @@ def by_name(name: str, **arguments: Any) -> Plan:
     >>> by_name("dp-sat+swa", epsilon=1, population=60_000, batch_size=2048, steps=100).method
     'dp-sat+swa'
     """
-    base = name.partition("+")[0]
-    if base not in METHODS:
-        raise InputError(
-            "method", name, "a method's name", problem="is not known", cure=nearest(base, list(METHODS))
-        )
-    kinds = "one averaging, one optimizer, one use of public gradients"
-    added = settings_of_suffixes(name, SUFFIXES, arguments, kinds)
-    plan = METHODS[base](**(added | arguments))
-    return plan.changed(method=name) if name != base else plan
-
-
-def _framed(method: str, own: dict[str, Any], common: Common) -> tuple[Frame, dict[str, Any]]:
-    """The common arguments, checked; with ``preset="paper"``, what was not said comes from the paper."""
-    preset = common.get("preset")
-    if preset is None:
-        return Frame(common), own
-    if preset != "paper":
-        raise InputError("preset", preset, "'paper', or nothing")
-    settings = paper_settings(method, common.get("model"), common.get("epsilon", math.nan))
-    published = {key: settings.pop(key, None) for key in own}
-    if common.get("steps") is not None:
-        settings.pop("epochs")
-    if common.get("optimizer") not in (None, "sgd"):  # the papers' rate for Adam, in both phases
-        settings.pop("momentum")
-        settings["learning_rate"] = 0.002
-        published.pop("learning_rates", None)
-    merged = {key: published.get(key) if value is None else value for key, value in own.items()}
-    frame = Frame(cast("Common", settings | dict(common)))
-    frame.notes.append(f"settings of the paper for {common.get('model')} at ε = {common.get('epsilon')}")
-    return frame, merged
-
-
-def _phase(frame: Frame, steps: int, name: str, **changes: Any) -> Phase:
-    if steps == 0:  # an empty phase is left out of the plan; it must still be a value
-        return _Nothing
-    if changes.get("clip_norm", frame.clip_norm) == math.inf and frame.noise_multiplier is None:
-        changes["noise_multiplier"] = 0.0
-    return frame.phase(steps, name, **changes)
-
-
-class _Empty:
-    steps = 0
-
-
-_Nothing = cast("Phase", _Empty())
+    method, added = read_name(name, METHODS, SUFFIXES, arguments)
+    return method(**(added | arguments)).changed(method=name)
 
 
 def _rho(own: dict[str, Any]) -> float:

@@ -7,10 +7,11 @@ clip norm 0.1, batches of 2048, 40 epochs on MNIST and Fashion-MNIST and 30 on C
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from saltflat.errors import InputError, nearest
 from saltflat.plan import Ema, Multiplicity
+from saltflat.plans.frame import Common, Frame
 
 _EPSILONS = (1, 2, 3)
 _EPOCHS = {"gn-resnet10": 40, "dpnas-mnist": 40, "dpnas-fmnist": 40, "cnn-selu": 30, "dpnas-cifar": 30}
@@ -48,6 +49,32 @@ _PUBLIC = {  # ε: epochs, learning rate, ρ
 }  # fmt: skip
 
 
+_WITH_PUBLIC_DATA = ("weight-multiplicity", "dope-sgd", "mirror-descent", "ada-dps")
+
+
+def framed(method: str, own: dict[str, Any], common: Common) -> tuple[Frame, dict[str, Any]]:
+    """The common arguments, checked, and the method's own; with ``preset="paper"`` the paper says the rest."""
+    given = {key: value for key, value in common.items() if value is not None}
+    preset = given.get("preset")
+    if preset is None:
+        return Frame(common), own
+    if preset != "paper":
+        raise InputError("preset", preset, "'paper', or nothing")
+    model, epsilon = common.get("model"), common.get("epsilon")
+    published = paper_settings(method, model, epsilon)
+    if "steps" in given:
+        published.pop("epochs")
+    if common.get("optimizer") not in (None, "sgd"):  # the papers' rate for Adam, in both phases
+        published.pop("momentum")
+        published.pop("learning_rates", None)
+        published["learning_rate"] = 0.002
+    own = {key: published.get(key) if value is None else value for key, value in own.items()}
+    shared = {key: value for key, value in published.items() if key in Common.__annotations__}
+    frame = Frame(cast("Common", shared | given))
+    frame.notes.append(f"settings of the paper for {model} at ε = {epsilon}")
+    return frame, own
+
+
 def public_settings(model: str | None, epsilon: float | None) -> dict[str, Any]:
     """What the paper on public data reports for wrn-16-4 on CIFAR-10 after a warm-up (its Table 10).
 
@@ -71,21 +98,20 @@ def public_settings(model: str | None, epsilon: float | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def paper_settings(method: str, model: str | None, epsilon: float) -> dict[str, Any]:
+def paper_settings(method: str, model: str | None, epsilon: float | None) -> dict[str, Any]:
     """What the paper of ``method`` reports for ``model`` at ``epsilon``: arguments of the plan.
 
     >>> paper_settings("dp-sat", "cnn-selu", 1.0)["rho"]
     0.02
     """
-    if model == "wrn-16-4" and method == "dp-sgd":
-        settings = public_settings(model, epsilon)
-        return {key: value for key, value in settings.items() if key not in ("rho", "public_batch")}
+    if method in _WITH_PUBLIC_DATA or (model, method) == ("wrn-16-4", "dp-sgd"):
+        return public_settings(model, epsilon)
     if model not in _EPOCHS:
         raise InputError(
             "model", model, "a model of the papers for preset='paper'", problem="has no settings there",
             cure=nearest(str(model), list(_EPOCHS)),
         )  # fmt: skip
-    if epsilon not in _EPSILONS:
+    if epsilon is None or epsilon not in _EPSILONS:
         raise InputError(
             "epsilon", epsilon, "1, 2 or 3 for preset='paper'", problem="is not a budget of the papers",
             cure="Leave the preset out for any other budget.",
@@ -98,10 +124,7 @@ def paper_settings(method: str, model: str | None, epsilon: float) -> dict[str, 
         return common | {"rho": _DP_SAT_RHO[model][column]}
     if method in ("sai", "dp-sat-early-stop"):
         sai = _SAI[model]
-        settings = common | {
-            "rho": sai.rho[column],
-            "switch": sai.sai_epochs[column] / _EPOCHS[model],
-        }
+        settings = common | {"rho": sai.rho[column], "switch": sai.sai_epochs[column] / _EPOCHS[model]}
         if method == "dp-sat-early-stop":
             return settings
         return settings | {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Unpack, cast
+from typing import Unpack
 
 from saltflat.plan import AdaDps, Dope, MirrorDescent, Multiplicity, Plan, PublicGradient
-from saltflat.plans.frame import Common, Frame
-from saltflat.plans.presets import public_settings
+from saltflat.plans.frame import Common
+from saltflat.plans.presets import framed
 
 DEFAULT_VIEWS = 16
 DEFAULT_RHO = 0.1
@@ -31,14 +31,13 @@ def weight_multiplicity(
     >>> print(plan.multiplicity)
     16 views, weights along public gradients, ρ 0.1, batches of 64
     """
-    settings = _settled("weight-multiplicity", {"rho": rho, "public_batch": public_batch}, common)
-    views = settings.get("multiplicity") or Multiplicity(DEFAULT_VIEWS)
-    own = {"rho": settings.pop("rho"), "public_batch": settings.pop("public_batch")}
+    method = "weight-multiplicity"
+    frame, own = framed(method, {"rho": rho, "public_batch": public_batch}, common)
     own["rho"] = DEFAULT_RHO if own["rho"] is None else own["rho"]
-    settings["multiplicity"] = replace(
-        views, **{key: value for key, value in own.items() if value is not None}
-    )
-    return _plan("weight-multiplicity", settings)
+    plan = frame.plan(method, frame.phase(frame.steps, "descend"))
+    views = frame.get("multiplicity", Multiplicity(DEFAULT_VIEWS))
+    chosen = {key: value for key, value in own.items() if value is not None}
+    return plan.changed(multiplicity=replace(views, **chosen))
 
 
 def dope_sgd(*, public_batch: int = PUBLIC_BATCH, **common: Unpack[Common]) -> Plan:
@@ -79,27 +78,5 @@ def ada_dps(
 
 
 def _with(method: str, part: PublicGradient, common: Common) -> Plan:
-    return _plan(method, _settled(method, {}, common) | {"public_gradient": part})
-
-
-def _plan(method: str, settings: dict[str, Any]) -> Plan:
-    noted = settings.pop("note", None)
-    frame = Frame(cast("Common", settings))
-    if noted is not None:
-        frame.notes.append(noted)
+    frame, _ = framed(method, {}, {**common, "public_gradient": part})
     return frame.plan(method, frame.phase(frame.steps, "descend"))
-
-
-def _settled(method: str, own: dict[str, Any], common: Common) -> dict[str, Any]:
-    """What was said; with ``preset="paper"``, the paper's settings for the rest."""
-    given = {key: value for key, value in {**own, **common}.items() if value is not None}
-    if given.get("preset") is not None:
-        published = public_settings(given.get("model"), given.get("epsilon"))
-        if given.get("steps") is not None:
-            published.pop("epochs")
-        rho, public_batch = published.pop("rho"), published.pop("public_batch")
-        if "rho" in own:
-            published |= {"rho": rho, "public_batch": public_batch}
-        given = published | given
-        given["note"] = f"settings of the paper for {given.get('model')} at ε = {given.get('epsilon')}"
-    return dict.fromkeys(own) | given

@@ -49,14 +49,8 @@ class Chosen:
 
     def overrides(self, epsilon: float) -> dict[str, Any]:
         """Those of the model `centred-linear`."""
-        unit = (
-            PACE
-            * (1 - MOMENTUM)
-            * max(self.clip, self.mean)
-            / self.mean
-            * LENGTH**2
-            / between(epsilon, self.rate)
-        )
+        longest = max(self.clip, self.mean) / self.mean
+        unit = PACE * (1 - MOMENTUM) * longest * LENGTH**2 / between(epsilon, self.rate)
         return {"in_features": self.width, "classes": self.classes, "share": self.mean, "unit": _short(unit)}
 
 
@@ -99,25 +93,16 @@ def best(
             "epsilon", epsilon, f"{LEAST:g} <= epsilon <= {MOST:g}", problem="is a budget without a recipe",
             cure="For other budgets, name a method and its settings instead.",
         )  # fmt: skip
-    plan = dp_sgd(
-        epsilon=epsilon, delta=delta, population=chosen.population if population is None else population,
-        relation=relation, **chosen.words(epsilon),
-    )  # fmt: skip
-    words = {"method": "dp-sgd", "model": "centred-linear", "schedule": chosen.schedule} | chosen.words(
-        epsilon
-    )
+    rows, settings = chosen.population if population is None else population, chosen.words(epsilon)
+    plan = dp_sgd(epsilon=epsilon, delta=delta, population=rows, relation=relation, **settings)
+    words = {"method": "dp-sgd", "model": "centred-linear", "schedule": chosen.schedule} | settings
     return Recipe("best", name, chosen.features, chosen.overrides(epsilon), plan, words, chosen.chosen_on)
 
 
 def _chosen(name: str) -> Chosen:
     if name not in RECIPES:
-        raise InputError(
-            "name",
-            name,
-            "a data set with a recipe",
-            problem="has no recipe",
-            cure=nearest(str(name), names()),
-        )
+        cure = nearest(str(name), names())
+        raise InputError("name", name, "a data set with a recipe", problem="has no recipe", cure=cure)
     return RECIPES[name]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from saltflat.accounting import epsilon, merged, rdp_epsilon, second_epsilon
 from saltflat.errors import InputError
-from saltflat.plan import NoAveraging, Plan
+from saltflat.plan import Plan
 from saltflat.record import signing
 from saltflat.record.agreement import check_entries
 from saltflat.record.canonical import (
@@ -311,11 +311,7 @@ class _Verifier:
         faults = differences(stated, again)
         if finished is True and ledger.releases != plan.steps:
             faults.append(f"it says finished, after {ledger.releases} of {plan.steps} releases.")
-        if (
-            finished is True
-            and not isinstance(plan.averaging, NoAveraging)
-            and "average.safetensors" not in self.hashes
-        ):
+        if finished is True and plan.averages and "average.safetensors" not in self.hashes:
             faults.append("the plan averages, and there is no average.safetensors.")
         if faults:
             raise Faults(*faults)

@@ -1,6 +1,6 @@
 """The state of a loop as tensors and JSON, and back: all that the rest of a run depends on.
 
-Model, optimizer, ascent direction and its automatic switch, average, clip norm that follows a quantile, the
+Model, optimizer, what ascents remember and their automatic switch, average, clip norm that follows a quantile, the
 second moment of public gradients, and the position in the plan. The learning rate, sampler and noise follow from
 the position and the plan, batches of public rows from the position. Multiplicity has no state of its own.
 A seeded test run also stores its generators; a private run draws afresh.
@@ -60,8 +60,7 @@ def restore(loop: Loop, tensors: Mapping[str, Tensor], facts: Mapping[str, Any])
         if not isinstance(position, int) or not 0 <= position <= loop.plan.steps:
             raise ValueError(f"step {position!r} of {loop.plan.steps}")
         families = {
-            family: _family(loop, family, tensors) if family in facts["families"] else None
-            for family in ("average", "direction", "moment", *_kept(loop))
+            family: _family(loop, family, tensors) for family in facts["families"] if family != "model"
         }
         plateau = _plateau(facts["plateau"])
         scale, count = number_from(facts["clip_scale"]), facts["average_count"]
@@ -83,13 +82,14 @@ def restore(loop: Loop, tensors: Mapping[str, Tensor], facts: Mapping[str, Any])
     named = {name[len("model/") :]: value for name, value in tensors.items() if name.startswith("model/")}
     loop.model.load_state_dict(named)
     loop.position, loop.clip_norms.scale = position, scale
-    loop.average.average, loop.average.count = families["average"], count
-    loop.ascent.direction, loop.ascent.plateau = families["direction"], plateau
-    loop.ascent.switched_off = facts["switched_off"]
+    loop.average.average, loop.average.count = families.pop("average", None), count
+    moment = families.pop("moment", None)
     if loop.public_side is not None:
-        loop.public_side.moment = families["moment"]
+        loop.public_side.moment = moment
     for family, held in _kept(loop).items():
-        held.update(families[family] or {})
+        held.update(families.pop(family, {}))
+    loop.ascent.memory, loop.ascent.plateau = families, plateau  # what is left belongs to no other
+    loop.ascent.switched_off = facts["switched_off"]
 
 
 # --- a release, as the journal holds it -----------------------------------------------------------------
@@ -147,14 +147,14 @@ def restore_generators(loop: Loop, tensors: Mapping[str, Tensor]) -> None:
 # --- parts ----------------------------------------------------------------------------------------------
 
 
-def _families(loop: Loop) -> dict[str, Tensors | None]:
-    return {
-        "model": loop.model.state_dict(),
-        "average": loop.average.average,
-        "direction": loop.ascent.direction,
-        "moment": None if loop.public_side is None else loop.public_side.moment,
+def _families(loop: Loop) -> dict[str, Mapping[str, Tensor] | None]:
+    return dict(  # a name that two of them have is an error here, and not one overwriting the other
+        model=loop.model.state_dict(),
+        average=loop.average.average,
+        **loop.ascent.memory,
+        moment=None if loop.public_side is None else loop.public_side.moment,
         **_kept(loop),
-    }
+    )
 
 
 def _kept(loop: Loop) -> dict[str, Tensors]:

@@ -16,11 +16,11 @@ from saltflat.engine.batch import LossFunction
 from saltflat.engine.frame import Frame
 from saltflat.errors import InputError, nearest
 from saltflat.methods import optimizers
-from saltflat.methods.ascent import AscentState, displaced, scaled_to
+from saltflat.methods.ascent import AscentState, displaced
 from saltflat.methods.averaging import AverageState
 from saltflat.methods.multiplicity import gaussian_displacements
 from saltflat.methods.optimizers import OptimizerFactory
-from saltflat.plan import FreshQuery, Phase, Plan, PreviousRelease
+from saltflat.plan import Phase, Plan
 from saltflat.training.build import ClipNorms, Mechanism, trainable
 from saltflat.training.evaluate import evaluate
 from saltflat.training.public_side import PublicSide, check_public
@@ -176,11 +176,10 @@ class Loop:
         batch = self.mechanism.draw_batch()
         clip_norm = self.clip_norms.now(phase)
         self.mechanism.record(number, phase, clip_norm)
-        if isinstance(phase.ascent, FreshQuery):
-            upward, _ = self.query_here(number, batch, phase.query_noises[0], clip_norm)
-            direction: dict[str, Tensor] | None = scaled_to(upward, phase.ascent.rho)
-        else:
-            direction = self.ascent.displacement(phase.ascent)
+        upward = None
+        if phase.ascent_noise is not None:
+            upward, _ = self.query_here(number, batch, phase.ascent_noise, clip_norm)
+        direction = self.ascent.displacement(phase.ascent, upward)
         with displaced(self.weights, direction):
             gradient, short = self.query_here(number, batch, phase.sigma, clip_norm)
         share = self.mechanism.release_count(short)
@@ -207,9 +206,7 @@ class Loop:
             self.public_side.look()  # at the weights from which the release was taken, also when it is replayed
         clip_norm = self.clip_norms.now(phase)
         self.clip_norms.observe(released.share)
-        watching = isinstance(phase.ascent, PreviousRelease) and phase.ascent.automatic
-        displacement = self.ascent.displacement(phase.ascent) if watching else None
-        self.ascent.observe(phase.ascent, released.gradient, displacement, released.sharpness)
+        self.ascent.observe(phase.ascent, released.gradient, released.sharpness)
         if self.hand_out_releases:
             self.handed_out = {name: value.clone() for name, value in released.gradient.items()}
         if self.asked is not None:
@@ -263,8 +260,7 @@ class Loop:
 
     def public_sharpness(self, phase: Phase, direction: dict[str, Tensor] | None) -> float | None:
         """How much the loss on public data rises along the displacement, if there is public data to ask."""
-        wanted = isinstance(phase.ascent, PreviousRelease) and phase.ascent.automatic
-        if self.public is None or direction is None or not wanted:
+        if self.public is None or direction is None or not phase.ascent.automatic:
             return None
         here = evaluate(self.model, self.public, self.device, self.loss_fn)["loss"]
         with displaced(self.weights, direction):

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from saltflat.errors import InputError, check_positive, is_number, nearest
 from saltflat.methods.ascent import AscentState
-from saltflat.plan import Averaging, Ema, NoAveraging, PreviousRelease, Swa
+from saltflat.plan import Averaging, NoAveraging, PreviousRelease
+from saltflat.plan.averagings import AVERAGINGS
 
 if TYPE_CHECKING:
     from saltflat.compat.opacus.optimizers.optimizer import DPOptimizer
 
 METHODS = ("dp-sgd", "dp-sat", "sai")
-AVERAGES: dict[str, Averaging] = {"ema": Ema(), "swa": Swa()}
+AVERAGES = [kind for kind in AVERAGINGS if kind != "none"]
 """The suffixes that are taken here. Optimizer and clipping have arguments of their own in Opacus's interface."""
 
 
@@ -54,7 +55,7 @@ class Method:
                 problem="has another suffix",
                 cure="Pass the optimizer itself, and clipping='adaptive' or 'automatic'; saltflat.fit has the rest.",
             )  # fmt: skip
-        return cls(name, averaging=AVERAGES[suffixes[0]], **settings)
+        return cls(name, averaging=AVERAGINGS[suffixes[0]](), **settings)
 
     def __post_init__(self) -> None:
         if self.name not in METHODS:
@@ -138,16 +139,16 @@ class FlatSearch:
         self._weights = None
         if self.searching:
             release = {str(i): p.grad.detach() for i, p in enumerate(self.parameters) if p.grad is not None}
-            self.state.observe(PreviousRelease(self.method.rho), release, None)
+            self.state.observe(PreviousRelease(self.method.rho), release)
         else:
-            self.state.direction = None
+            self.state.memory = {}
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: plain values and tensors."""
         return {
             "method": self.method.name,
             "steps": self.steps,
-            "direction": self.state.direction,
+            "direction": self.state.memory.get("direction"),
             "first_steps": self.first_steps,
             "noise_multiplier": float(self.optimizer.noise_multiplier),
             "raised": self.raised,
@@ -160,7 +161,9 @@ class FlatSearch:
                 "method", self.method.name, f"method={saved['method']!r}, as in the checkpoint",
                 problem="is not the method of the checkpoint",
             )  # fmt: skip
-        self.steps, self.state.direction, self._weights = int(saved["steps"]), saved["direction"], None
+        direction = saved["direction"]
+        self.state.memory = {} if direction is None else {"direction": direction}
+        self.steps, self._weights = int(saved["steps"]), None
         # Older files do not say whether the noise was raised; the next release then raises it.
         if self.method.name == "sai" and "raised" in saved:
             self.first_steps, self.raised = int(saved["first_steps"]), bool(saved["raised"])
