@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saltflat.data.source import Source
+from saltflat.data.source import Source, map_tensors
 from saltflat.errors import InputError
 
 
@@ -66,8 +66,8 @@ class People:
         return Rows(inputs, targets, each, weights.flatten())
 
 
-def units_of(source: Source, indices: Tensor) -> Rows:
-    """The rows of some units of any source: one a unit, unless the units are people."""
-    if isinstance(source, People):
-        return source.fetch_units(indices)
-    return Rows(*source.fetch(indices))
+def units_of(source: Source, indices: Tensor, device: torch.device | None) -> Rows:
+    """The rows of some units of any source, on the device: one a unit, unless the units are people."""
+    rows = source.fetch_units(indices) if isinstance(source, People) else Rows(*source.fetch(indices))
+    weights = None if rows.weights is None else rows.weights.to(device)
+    return Rows(map_tensors(lambda t: t.to(device), rows.inputs), rows.targets.to(device), rows.each, weights)

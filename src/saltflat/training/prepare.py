@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.people import People
+from saltflat.data.people import People, units_of
 from saltflat.data.shared_rows import refuse_shared_rows
 from saltflat.data.source import Examples, Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
@@ -45,7 +45,7 @@ from saltflat.training.resume import plan_of
 from saltflat.training.session import LoopWith, Session, opened_session, releasing
 from saltflat.training.spend import AccountName, Spending
 from saltflat.training.step import Loop, Schedule, build_optimizer, named_schedule
-from saltflat.training.sums import Sums, fetch
+from saltflat.training.sums import Sums
 
 
 class Settings(TypedDict, total=False):
@@ -246,7 +246,7 @@ def _rehearsed(
     some: Tensor | None = None,
 ) -> dict[str, str]:
     """Take a gradient of a few rows and throw it away: what is wrong with the model shows here."""
-    rows = fetch(source, torch.arange(min(3, len(source))) if some is None else some, device)
+    rows = units_of(source, torch.arange(min(3, len(source))) if some is None else some, device)
     inputs, targets = rows.inputs, rows.targets
     try:
         if multiplicity.augmentations:
@@ -264,7 +264,7 @@ def _rehearse_alone(
     """The exact tier takes every unit by itself: a model or plan that does not allow it is refused here."""
     for phase in plan.phases:
         Grid.for_clip_norm(phase.clip_norm)
-    rows = fetch(source, torch.tensor([0]), device)
+    rows = units_of(source, torch.tensor([0]), device)
     try:
         clipped_alone(model, loss, map_tensors(lambda t: t[:1], rows.inputs), rows.targets[:1], 1.0)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:

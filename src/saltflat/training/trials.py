@@ -32,7 +32,7 @@ from saltflat.training.evaluate import with_weights
 from saltflat.training.fit import metrics_row, run_of
 from saltflat.training.prepare import prepare
 from saltflat.training.run import Run
-from saltflat.training.score import noised_count, right_answers
+from saltflat.training.score import noised_score, right_answers
 from saltflat.training.session import Session
 from saltflat.training.step import Schedule
 
@@ -90,8 +90,7 @@ class Trials:
                 if number:
                     warnings.simplefilter("ignore")  # said of the first
                 session = self._session(plan, 0, evaluate)
-            if len(self.scored):
-                right_answers(session.loop.model, self.scored, session.loop.device)
+            right_answers(session.loop.model, self.scored, session.loop.device)
 
     def run(
         self, folder: RunFolder | None, evaluate: Any, progress: bool | None, facts: dict[str, Any]
@@ -160,7 +159,7 @@ class Trials:
         with with_weights(loop.model, loop.average.average):
             if noise is None:
                 return float(right_answers(loop.model, self.scored, loop.device).mean())
-            count = noised_count(
+            count = noised_score(
                 loop.model, self.scored, noise, loop.mechanism.randomness, loop.device,
                 by_person=self.tuning.budget.unit == "person",
             )  # fmt: skip
