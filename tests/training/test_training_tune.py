@@ -255,6 +255,15 @@ def test_a_person_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.run.certificate.data["unit"] == "person"
 
 
+def test_that_rows_have_people_is_said_once() -> None:
+    """Where single rows are protected. Fails when every trial, or nobody, says it (tried)."""
+    rows = small_data(200)
+    people = Examples(rows.inputs, rows.targets, num_classes=3, groups=torch.arange(200) // 2)
+    with pytest.warns(PrivacyWarning, match="says whose rows they are") as said:
+        tuned(data=people)
+    assert len(said) == 1
+
+
 def test_another_size_than_declared_is_said_once_and_stored_nowhere(tmp_path: Path) -> None:
     with pytest.warns(PrivacyWarning, match="The data has 203 rows") as said:
         tuned(data=small_data(203), out=tmp_path / "here")

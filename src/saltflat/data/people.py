@@ -21,6 +21,15 @@ class Rows:
     each: int = 1
     weights: Tensor | None = None
 
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def to(self, device: torch.device | None) -> Rows:
+        """The same rows on the device."""
+        inputs = map_tensors(lambda t: t.to(device), self.inputs)
+        weights = None if self.weights is None else self.weights.to(device)
+        return Rows(inputs, self.targets.to(device), self.each, weights)
+
 
 class People:
     """A source of rows, grouped by who they belong to.
@@ -69,5 +78,4 @@ class People:
 def units_of(source: Source, indices: Tensor, device: torch.device | None) -> Rows:
     """The rows of some units of any source, on the device: one a unit, unless the units are people."""
     rows = source.fetch_units(indices) if isinstance(source, People) else Rows(*source.fetch(indices))
-    weights = None if rows.weights is None else rows.weights.to(device)
-    return Rows(map_tensors(lambda t: t.to(device), rows.inputs), rows.targets.to(device), rows.each, weights)
+    return rows.to(device)

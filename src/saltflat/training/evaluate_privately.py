@@ -17,7 +17,7 @@ from torch import nn
 from saltflat.accounting import Relation, SampledGaussian, least_scale
 from saltflat.accounting import epsilon as cost_of
 from saltflat.data.people import People
-from saltflat.data.source import Examples, Source, as_source, map_tensors
+from saltflat.data.source import Source, as_source, map_tensors
 from saltflat.engine.calling import call_model
 from saltflat.engine.probe import refuse_if_mixed
 from saltflat.errors import InputError, PrivacyWarning, check_count
@@ -29,6 +29,7 @@ from saltflat.record.balance import Charge
 from saltflat.record.evaluations import FILE, composed, entry_of, evaluations_in, spent_on_evaluations
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
+from saltflat.training.checks import check_provenance
 from saltflat.training.evaluate import BATCH, evaluating, with_weights
 from saltflat.training.losses import logits_of
 from saltflat.training.run import Run
@@ -241,11 +242,7 @@ def _check_model(model: nn.Module, source: Source, device: torch.device) -> None
 
 
 def _say_what_differs(data: Any, source: Source, declared: int) -> None:
-    if isinstance(data, Examples) and data.provenance != "private":
-        warnings.warn(
-            f"This data is marked {data.provenance}: it needs no budget, and this spends one on it.",
-            PrivacyWarning, stacklevel=3,
-        )  # fmt: skip
+    check_provenance(data, "this")
     if len(source) != declared:
         warnings.warn(
             f"The hold-out has {len(source)} units and size={declared} is declared. The count is divided by the "

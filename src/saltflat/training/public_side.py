@@ -163,13 +163,14 @@ def check_public(plan: Plan, public: Any) -> None:
         check_not_private(public)
 
 
-def check_not_private(public: Any) -> None:
-    """Refuse rows that are marked private."""
-    if isinstance(public, Examples) and public.provenance == "private":
+def check_not_private(rows: Any, argument: str = "public", *, declared: bool = False, cure: str = "") -> None:
+    """Refuse rows that are marked private; where they must be ``declared`` public, also those that say nothing."""
+    marked = isinstance(rows, Examples)
+    if (declared and not marked) or (marked and rows.provenance == "private"):
         raise InputError(
-            "public", "private data", "data whose provenance is public or synthetic",
+            argument, "private data", "rows whose provenance is public or synthetic",
             problem="is given where public data is needed",
-            cure="Declare it when loading: provenance='public'.",
+            cure=f"Declare it when loading: provenance='public'. {cure}".rstrip(),
         )  # fmt: skip
 
 

@@ -181,13 +181,10 @@ class Trials:
         row["epsilon_so_far"] = "inf" if self.seed is not None else round(tuning.epsilon, 6)
         files: dict[str, str] = {}
         if folder is not None:
-            folder.write_tensors("weights.safetensors", loop.model.state_dict())
-            if loop.average.average is not None:
-                folder.write_tensors("average.safetensors", loop.average.average)
+            session.facts = facts | {"settings": settings}
+            session.store(folder)
             if (spec := getattr(loop.model, "saltflat_spec", None)) is not None:
                 folder.write_json("model.json", spec)
-            session.facts = facts | {"settings": settings}
-            folder.write_json("run.json", session.about())
             folder.append_metrics(row)
             folder.write_ledger(session.ledger)
             folder.write_plan(loop.plan)
@@ -199,8 +196,8 @@ class Trials:
         )  # fmt: skip
         if folder is not None:
             folder.write_certificate(certificate)
-            session.folder = folder
-        return Tuned(run_of(session, certificate, [row]), settings, score, tuning)
+        session.folder, session.certificate, session.history = folder, certificate, [row]
+        return Tuned(run_of(session), settings, score, tuning)
 
 
 def made(model: ModelOrMaker) -> nn.Module:
