@@ -256,7 +256,7 @@ def test_a_person_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_that_rows_have_people_is_said_once() -> None:
-    """Where single rows are protected. Fails when every trial, or nobody, says it (tried)."""
+    """Where single rows are protected. Fails when the rehearsal says it again (tried)."""
     rows = small_data(200)
     people = Examples(rows.inputs, rows.targets, num_classes=3, groups=torch.arange(200) // 2)
     with pytest.warns(PrivacyWarning, match="says whose rows they are") as said:
