@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,11 @@ from saltflat.record.ledger import Ledger
 from saltflat.training.build import build_mechanism
 from saltflat.training.losses import default_loss
 from saltflat.training.step import Loop, build_optimizer
+
+COMMON: dict[str, Any] = {
+    "population": 40, "batch_size": 8, "steps": 10, "delta": 1e-3, "noise_multiplier": 3.0,
+}  # fmt: skip
+"""Settings of a short plan over `small_data`."""
 
 
 def bounded(examples: int) -> settings:
@@ -46,6 +52,21 @@ def small_data(rows: int = 40, seed: int = 0) -> Examples:
     inputs = 2 * torch.randn(rows, 4, dtype=torch.float64, generator=generator)
     inputs[::7] *= 10
     return Examples(inputs, torch.randint(0, 3, (rows,), generator=generator), num_classes=3)
+
+
+def stop_after(number: int) -> Callable[[Any], None]:
+    """A callback that ends a run after a step, as Ctrl-C would."""
+
+    def stop(step: Any) -> None:
+        if step.number == number:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Every file below a folder, with its bytes."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def loop_of(

@@ -30,6 +30,19 @@ class InputError(SaltflatError, ValueError):
         super().__init__(f"{subject} {problem}.\n  Expected {expected}. {cure}".rstrip())
 
 
+def newer_format(what: str, version: object, known: int) -> InputError:
+    """The error of a file or message whose format is not known here.
+
+    >>> print(newer_format("certificate", 9, 2))
+    certificate=9 is the format of this certificate.
+      Expected a certificate of format 2 or older. Update saltflat.
+    """
+    return InputError(
+        what, version, f"a {what} of format {known} or older",
+        problem=f"is the format of this {what}", cure="Update saltflat.",
+    )  # fmt: skip
+
+
 class RefusedError(SaltflatError, ValueError):
     """A model, data set or request that cannot be made private as it is. The message names the cure."""
 

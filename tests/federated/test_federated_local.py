@@ -10,7 +10,8 @@ import torch
 from federated_helpers import small_net, small_rows
 from torch import Tensor, nn
 
-from saltflat.federated.local import ASAM_LEAST, Rows, answer_to, updates
+from saltflat.data.people import Rows
+from saltflat.federated.local import ASAM_LEAST, answer_to, updates
 from saltflat.federated.protocol import Task
 from saltflat.plan import LocalTraining, NoAscent, OwnGradient
 from saltflat.training.losses import cross_entropy

@@ -8,9 +8,9 @@ from federated_helpers import COUNT, one_release, plan_of, session_of, small_cli
 from torch import nn
 
 import saltflat as sf
+from saltflat.data.people import Rows
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
-from saltflat.federated.local import Rows
 from saltflat.federated.masks import chosen, public_generator, release_mask
 from saltflat.federated.server import Server
 from saltflat.plan import ReleaseMask

@@ -13,10 +13,12 @@ from federated_helpers import COUNT, plan_of, session_of, small_clients, small_n
 from torch import nn
 
 import saltflat as sf
+from core_helpers import stop_after
+from saltflat.data.people import Rows
 from saltflat.data.source import Examples
 from saltflat.errors import InputError, PrivacyWarning, RefusedError
 from saltflat.federated import Diagnostics, Simulation, Task, partition, read_diagnostics
-from saltflat.federated.local import Rows, updates
+from saltflat.federated.local import updates
 from saltflat.federated.protocol import Answer, task_for
 from saltflat.plan import NoAscent
 from saltflat.record.ledger import Ledger
@@ -85,7 +87,7 @@ def test_averages_and_server_optimizers_leave_the_ledger_as_it_is() -> None:
 def test_rate_divisor_and_rounds_come_from_the_plan() -> None:
     """More clients than declared are said on the terminal, and stored nowhere."""
     plan = plan_of(clients=20, rate=0.5)
-    with pytest.warns(PrivacyWarning, match="30 clients and the plan declares 20"):
+    with pytest.warns(PrivacyWarning, match="30 clients and the plan declares population=20"):
         run = sf.federate(small_net(), small_clients(), plan, progress=False)
     assert run.certificate.data["divisor"] == 10
     assert "30" not in json.dumps(run.certificate.data["population"])
@@ -131,13 +133,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(method: str, every: float,
     """A seeded run, stopped after round 3 of 6: bit for bit, also the masks that follow releases."""
     plan = plan_of(method, rounds=6)
     straight = run_of(plan, seed=5, out=tmp_path / "straight")
-
-    def stop(step: Any) -> None:
-        if step.number == 3:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_of(plan, seed=5, out=tmp_path / "cut", callbacks=[stop], checkpoint_every=every)
+        run_of(plan, seed=5, out=tmp_path / "cut", callbacks=[stop_after(3)], checkpoint_every=every)
     resumed = run_of(None, small_net(seed=8), resume=tmp_path / "cut")
     assert torch.equal(weights_of(resumed.model), weights_of(straight.model))
     assert resumed.accuracy == straight.accuracy

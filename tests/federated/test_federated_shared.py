@@ -60,8 +60,7 @@ def test_with_fewer_answers_nothing_is_released_and_the_ledger_says_so(tmp_path:
     list(steps)
     certificate = session.close(finished=True)
     session.let_go()
-    entries = Ledger.read(tmp_path / "run" / "ledger.jsonl").entries
-    given_up = [entry for entry in entries if entry["kind"] == "aborted"]
+    given_up = Ledger.read(tmp_path / "run" / "ledger.jsonl").of_kind("aborted")
     assert [(e["step"], e["answers"], e["needed"]) for e in given_up] == [(2, 7, 8)]
     assert certificate.data["recorded_releases"] == 4
     assert sf.verify(tmp_path / "run").passed

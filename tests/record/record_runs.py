@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import core_helpers
 import saltflat as sf
 from core_helpers import small_data
 from saltflat import plans
@@ -16,13 +17,7 @@ from saltflat.record.canonical import file_hash, spelled
 from saltflat.record.certificate import FILES, certify, sealed
 from saltflat.record.ledger import GENESIS, Ledger, entry_hash
 
-COMMON: dict[str, Any] = {
-    "population": 40,
-    "batch_size": 8,
-    "delta": 1e-3,
-    "noise_multiplier": 3.0,
-    "steps": 6,
-}
+COMMON = core_helpers.COMMON | {"steps": 6}
 
 Entries = list[dict[str, Any]]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import saltflat as sf
-from core_helpers import small_data, small_net
+from core_helpers import COMMON, contents, small_data, small_net
 from saltflat import plans
 from saltflat.accounting import epsilon
 from saltflat.errors import InputError
@@ -20,10 +20,6 @@ from saltflat.plan import Plan, Swa
 from saltflat.record.certificate import certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
-
-COMMON: dict[str, Any] = {
-    "population": 40, "batch_size": 8, "steps": 10, "delta": 1e-3, "noise_multiplier": 3.0,
-}  # fmt: skip
 
 
 def certificate_of(plan: Plan, **facts: Any) -> dict[str, Any]:
@@ -93,10 +89,10 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path) -> None:
 def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
     plan = plans.dp_sgd(**COMMON)
     sf.fit(small_net(), small_data(), plan, out=tmp_path / "run", progress=False)
-    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    before = contents(tmp_path / "run")
     with pytest.raises(InputError, match="already holds a run"):
         sf.fit(small_net(), small_data(), plan, out=tmp_path / "run", progress=False)
-    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+    assert contents(tmp_path / "run") == before
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="is a file"):
         RunFolder.create(tmp_path / "file")

@@ -17,8 +17,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import core_helpers
 import saltflat as sf
-from core_helpers import bounded, small_data, small_net
+from core_helpers import bounded, contents, small_data, small_net, stop_after
 from saltflat import plans
 from saltflat.errors import InputError, SaltflatError
 from saltflat.plan import Plan, QuantileClipping, Swa
@@ -31,9 +32,7 @@ from saltflat.record.ledger import Ledger, LedgerError, entry_hash
 from saltflat.record.lock import FolderLock, InUseError
 from saltflat.record.packed import packed, unpacked
 
-COMMON: dict[str, Any] = {
-    "population": 40, "batch_size": 8, "steps": 6, "delta": 1e-3, "noise_multiplier": 3.0,
-}  # fmt: skip
+COMMON = core_helpers.COMMON | {"steps": 6}
 PLAN = plans.dp_sat(
     rho=0.1, averaging=Swa(0.1), clipping=QuantileClipping(count_noise=1.0), optimizer="adam", **COMMON
 )
@@ -226,17 +225,9 @@ def test_a_ledger_of_another_plan_is_refused(change: str, tmp_path: Path) -> Non
 
 def cut_off(folder: Path, at: int = 4, plan: Plan = PLAN, **options: Any) -> None:
     """A private run that stopped after a few steps, with a checkpoint at 0 and a journal."""
-
-    def stop(step: Any) -> None:
-        if step.number == at:
-            raise KeyboardInterrupt
-
+    options |= {"progress": False, "callbacks": [stop_after(at)]}
     with pytest.raises(KeyboardInterrupt):
-        sf.fit(small_net(), small_data(), plan, out=folder, progress=False, callbacks=[stop], **options)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        sf.fit(small_net(), small_data(), plan, out=folder, **options)
 
 
 def tried(folder: Path) -> bool:

@@ -21,7 +21,7 @@ from record_runs import (
 )
 
 import saltflat as sf
-from core_helpers import small_data
+from core_helpers import small_data, stop_after
 from saltflat import plans
 from saltflat.errors import InputError
 from saltflat.plan import Ema, Plan, QuantileClipping, TruncatedPoisson
@@ -65,12 +65,8 @@ def test_a_genuine_run_of_every_tier_passes(tier: str, tmp_path: Path) -> None:
 
 
 def cut_off(folder: Path, at: int = 4) -> Path:
-    def stop(step: Any) -> None:
-        if step.number == at:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        trained(folder, callbacks=[stop])
+        trained(folder, callbacks=[stop_after(at)])
     return folder
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import saltflat as sf
-from core_helpers import loop_of, small_data, small_net, weights_of
+from core_helpers import COMMON, loop_of, small_data, small_net, weights_of
 from saltflat import plans
 from saltflat.accounting import COARSE, epsilon
 from saltflat.data.people import People
@@ -26,10 +26,6 @@ from saltflat.training.evaluate import evaluate, predict, with_weights
 from saltflat.training.fit import metrics_row
 from saltflat.training.losses import cross_entropy, squared_error
 from saltflat.training.step import Step
-
-COMMON: dict[str, Any] = {
-    "population": 40, "batch_size": 8, "steps": 10, "delta": 1e-3, "noise_multiplier": 3.0,
-}  # fmt: skip
 
 
 def test_fit_and_steps_are_the_same_loop(tmp_path: Path) -> None:

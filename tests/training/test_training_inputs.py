@@ -22,6 +22,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import core_helpers
 import saltflat as sf
 from core_helpers import small_data, small_net
 from saltflat import plans
@@ -29,9 +30,7 @@ from saltflat.data.source import Examples
 from saltflat.errors import InputError, RefusedError
 from saltflat.plan import Budget, Multiplicity, Optimizer, Phase, Plan, Poisson
 
-COMMON: dict[str, Any] = {
-    "population": 40, "batch_size": 8, "steps": 3, "delta": 1e-3, "noise_multiplier": 3.0,
-}  # fmt: skip
+COMMON = core_helpers.COMMON | {"steps": 3}
 
 
 def plan_of(**more: Any) -> Plan:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from resume_helpers import COMMON, cut_off, fit, releases, stop_after
+from resume_helpers import cut_off, fit, releases
 from torch import Tensor, nn
 
 import saltflat as sf
-from core_helpers import loop_of, plan_of, small_data, small_net, weights_of
+from core_helpers import COMMON, contents, loop_of, plan_of, small_data, small_net, stop_after, weights_of
 from saltflat import plans
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
@@ -225,9 +225,9 @@ def test_a_lost_release_uses_up_a_planned_one_of_its_phase(
     run = fit(small_net(), plan, resume=folder)
     assert updates == [number for number in range(1, 11) if number != at]
     ledger = Ledger.read(folder / "ledger.jsonl")
-    assert [entry["step"] for entry in ledger.entries if entry["kind"] == "release"] == list(range(1, 11))
+    assert [entry["step"] for entry in ledger.of_kind("release")] == list(range(1, 11))
     assert [phase["phase"] for phase in releases(folder)] == [0] * 5 + [1] * 5
-    [resumed] = [entry for entry in ledger.entries if entry["kind"] == "resume"]
+    [resumed] = ledger.of_kind("resume")
     assert (resumed["replayed"], resumed["lost"]) == (at - 1, [at])
     assert list(ledger.events()) == list(plan.events())
     assert run.epsilon == plan.epsilon
@@ -305,11 +305,11 @@ def test_a_run_that_stops_says_how_to_go_on(tmp_path: Path) -> None:
 def test_a_finished_run_is_given_back(tmp_path: Path) -> None:
     plan = plans.dp_sgd(averaging=Ema(), **COMMON)
     run = fit(small_net(), plan, out=tmp_path / "run")
-    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    before = contents(tmp_path / "run")
     again = fit(small_net(1), plan, resume=tmp_path / "run")
     assert (again.certificate, again.history, again.seconds) == (run.certificate, run.history, run.seconds)
     assert all(torch.equal(a, b) for a, b in zip(weights_of(run.model), weights_of(again.model)))
-    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+    assert contents(tmp_path / "run") == before
 
 
 def test_the_certificate_knows_whether_the_run_was_finished(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from resume_helpers import COMMON, cut_off, fit
+from resume_helpers import cut_off, fit
 from torch import nn
 
 import saltflat as sf
-from core_helpers import small_data, small_net
+from core_helpers import COMMON, contents, small_data, small_net
 from saltflat import plans
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
@@ -71,14 +71,14 @@ DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_differs_is_refused_by_name(case: str, tmp_path: Path) -> None:
     """And nothing in the folder changes. Fails when the setup is not compared (tried)."""
     cut_off(small_net(), PLAN, 4, out=tmp_path / "run", optimizer=adam)
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    before = contents(tmp_path / "run")
     changes, words = DIFFERENT[case]
     options = {"optimizer": adam, "progress": False} | changes
     model, plan = options.pop("model", small_net)(), options.pop("plan", None)
     data = options.pop("data", small_data)()
     with pytest.raises(InputError, match=f"(?s){words}"):
         sf.fit(model, data, plan, resume=tmp_path / "run", **options)
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    assert contents(tmp_path / "run") == before
 
 
 def test_a_version_that_trains_differently_is_refused(

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from resume_helpers import cut_off, fit
+from torch import Tensor
 
+import core_helpers
 import saltflat as sf
-from core_helpers import small_data, small_net, weights_of
+from core_helpers import contents, small_data, small_net, weights_of
 from saltflat import plans
 from saltflat.errors import InputError
 from saltflat.mechanism.randomness import TIERS, Randomness
@@ -24,9 +26,7 @@ from saltflat.record.ledger import Ledger
 from saltflat.record.packed import packed
 from saltflat.training.build import Mechanism
 
-COMMON: dict[str, Any] = {
-    "population": 40, "batch_size": 8, "steps": 8, "delta": 1e-3, "noise_multiplier": 3.0,
-}  # fmt: skip
+COMMON = core_helpers.COMMON | {"steps": 8}
 PLANS: dict[str, Callable[[], Plan]] = {
     "dp-sam, truncated": lambda: plans.dp_sam(rho=0.1, sampling="truncated-poisson", **COMMON),
     "sai, swa": lambda: plans.sai(rho=0.1, averaging=Swa(0.2, 2), **COMMON),
@@ -35,23 +35,6 @@ PLANS: dict[str, Callable[[], Plan]] = {
     ),
 }  # fmt: skip
 PLAN = plans.dp_sgd(**COMMON)
-
-
-def fit(model: nn.Module, plan: Plan | None = None, **options: Any) -> sf.Run:
-    return sf.fit(model, small_data(), plan, progress=False, **options)
-
-
-def cut_off(model: nn.Module, plan: Plan | None, number: int, **options: Any) -> None:
-    def stop(step: Any) -> None:
-        if step.number == number:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, plan, callbacks=[stop], **options)
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("tier", TIERS)

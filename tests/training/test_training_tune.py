@@ -21,7 +21,7 @@ from saltflat.mechanism.streams import CryptographicStream
 from saltflat.plan.tuning import repeated_from_dict
 from saltflat.record.ledger import Ledger
 from saltflat.training import trials
-from saltflat.training.score import held_out, noised_count, right_answers
+from saltflat.training.score import held_out, noised_score, right_answers
 from saltflat.training.trials import NothingSelectedError
 
 GRID = {"learning_rate": [0.1, 0.5], "clip_norm": [0.3, 1.0]}
@@ -235,7 +235,7 @@ def test_the_score_is_a_noised_count(tier: str) -> None:
     randomness = Randomness.fresh(tier=tier)
     where = torch.device("cpu")
     scores = torch.tensor(
-        [noised_count(model, rows, 4.0, randomness, where, by_person=False) for _ in range(400)]
+        [noised_score(model, rows, 4.0, randomness, where, by_person=False) for _ in range(400)]
     )
     right = float(right_answers(model, rows, where).sum())
     assert abs(float(scores.mean()) - right) < 5 * 4.0 / 20
@@ -246,13 +246,22 @@ def test_a_person_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has many rows adds at most one to the score."""
     data = small_data(50)
     one = Examples(data.inputs, data.targets, num_classes=3, groups=torch.zeros(50, dtype=torch.long))
-    score = noised_count(small_net(), one, 0.0, Randomness.fresh(), torch.device("cpu"), by_person=True)
+    score = noised_score(small_net(), one, 0.0, Randomness.fresh(), torch.device("cpu"), by_person=True)
     assert 0 <= score <= 1
     people = Examples(
         small_data(200).inputs, small_data(200).targets, num_classes=3, groups=torch.arange(200) // 2
     )
     found = tuned(data=people, population=100, batch_size=20, unit="person")
     assert found.run.certificate.data["unit"] == "person"
+
+
+def test_that_rows_have_people_is_said_once() -> None:
+    """Where single rows are protected. Fails when the rehearsal says it again (tried)."""
+    rows = small_data(200)
+    people = Examples(rows.inputs, rows.targets, num_classes=3, groups=torch.arange(200) // 2)
+    with pytest.warns(PrivacyWarning, match="says whose rows they are") as said:
+        tuned(data=people)
+    assert len(said) == 1
 
 
 def test_another_size_than_declared_is_said_once_and_stored_nowhere(tmp_path: Path) -> None:

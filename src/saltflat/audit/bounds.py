@@ -23,6 +23,16 @@ def share_at_most(hits: int, trials: int, level: float) -> float:
     return 1.0 if hits == trials else float(stats.beta.ppf(1 - level, hits + 1, trials - hits))
 
 
+def improbable(squares: float, count: int, level: float) -> bool:
+    """Whether a sum of ``count`` squares of standard normals is out of what chance gives, at this level.
+
+    >>> improbable(100.0, 100, 1e-8), improbable(10.0, 100, 1e-8)
+    (False, True)
+    """
+    low, high = stats.chi2.ppf([level / 2, 1 - level / 2], count)
+    return not low < squares < high
+
+
 def two_worlds_bound(hits: int, false_alarms: int, trials: int, delta: float, level: float) -> float:
     """ε that must hold if an event happened ``hits`` times with the canary and ``false_alarms`` times without.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -82,14 +82,7 @@ class AuditReport:
             "faults": self.faults,
             "bounds": {name: bound.to_dict() for name, bound in self.bounds.items()},
             "checks": [
-                {
-                    "name": check.name,
-                    "passed": check.passed,
-                    "tried": check.tried,
-                    "would_catch": check.would_catch,
-                    "faults": list(check.faults),
-                    "numbers": check.numbers,
-                }
+                asdict(check) | {"passed": check.passed, "faults": list(check.faults)}
                 for check in self.checks
             ],
             "seconds": round(self.seconds, 1),

@@ -23,7 +23,7 @@ def ledger_check(subject: Subject) -> Check:
         averaging=subject.of_phase(plan.phases[0], 1).averaging,
     )
     trace = subject.run(subject.units(12), several, rate=1e-6, close=True)
-    faults += _entries(several, [e for e in trace.ledger.entries if e["kind"] == "release"])
+    faults += _entries(several, trace.ledger.of_kind("release"))
     if len(trace.releases) != several.steps:
         faults.append(f"{len(trace.releases)} releases reached the optimizer in {several.steps} steps")
     if trace.ledger.releases != len(trace.releases):

@@ -14,9 +14,10 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from saltflat.audit.bounds import improbable
 from saltflat.audit.findings import Check
 from saltflat.audit.other_queries import ascent_faults, count_faults
-from saltflat.audit.worlds import Rows, Subject
+from saltflat.audit.worlds import Rows, Subject, Trace
 from saltflat.plan import Phase
 
 LEVEL = 1e-8  # of each family of tests
@@ -49,14 +50,13 @@ def noise_faults(noise: Tensor, sizes: Mapping[str, int], tier: str = "fast") ->
 
 def _size(noise: Tensor, sizes: Mapping[str, int]) -> list[str]:
     faults = []
-    whole = _off(float(noise.square().sum()), noise.numel(), 1)
-    if whole:
+    if improbable(float(noise.square().sum()), noise.numel(), LEVEL):
         return [f"the noise has {math.sqrt(float(noise.square().mean())):.3f} times the declared deviation"]
     for number, step in enumerate(noise, start=1):
-        if _off(float(step.square().sum()), len(step), len(noise)):
+        if improbable(float(step.square().sum()), len(step), LEVEL / len(noise)):
             faults.append(f"the noise of step {number} has not the declared size")
     for name, part in zip(sizes, noise.split(list(sizes.values()), dim=1)):
-        if _off(float(part.square().sum()), part.numel(), len(sizes)):
+        if improbable(float(part.square().sum()), part.numel(), LEVEL / len(sizes)):
             found = math.sqrt(float(part.square().mean()))
             faults.append(f"the noise of {name} has {found:.3f} times the declared deviation")
     each = noise.square().sum(0)
@@ -79,14 +79,9 @@ def _dispersion(noise: Tensor, sizes: Mapping[str, int]) -> list[str]:
     lengths = torch.from_numpy(stats.norm.ppf(np.clip(np.concatenate(ranks), 1e-12, 1 - 1e-12)))
     faults = []
     for values, words in ((sums, "sums of noise over a tensor"), (lengths, "lengths of a tensor's noise")):
-        if _off(float(values.square().sum()), len(values), 2):
+        if improbable(float(values.square().sum()), len(values), LEVEL / 2):
             faults.append(f"{words} vary too little or too much")
     return faults
-
-
-def _off(squares: float, count: int, tests: int) -> bool:
-    low, high = stats.chi2.ppf([LEVEL / 2 / tests, 1 - LEVEL / 2 / tests], count)
-    return not low < squares < high
 
 
 def _shape(flat: Tensor) -> list[str]:
@@ -97,10 +92,7 @@ def _shape(flat: Tensor) -> list[str]:
     for reach in (2.0, 3.0, 3.5, 4.0):
         expected = len(values) * 2 * float(stats.norm.sf(reach))
         beyond = int((np.abs(values) > reach).sum())
-        if (
-            not stats.poisson.cdf(beyond, expected) > LEVEL
-            or not stats.poisson.sf(beyond - 1, expected) > LEVEL
-        ):
+        if min(stats.poisson.cdf(beyond, expected), stats.poisson.sf(beyond - 1, expected)) <= LEVEL:
             faults.append(
                 f"{beyond} coordinates lie beyond {reach:g} deviations where {expected:.0f} were expected"
             )
@@ -164,11 +156,7 @@ class Blind(nn.Module):
 
 def blind_subject(subject: Subject) -> Subject:
     """A model whose gradient is zero, under the same plan."""
-    sample = Rows(
-        torch.zeros(64, 1, dtype=torch.float64),
-        torch.zeros(64, dtype=torch.float64),
-        torch.ones(64, dtype=torch.float64),
-    )
+    sample = Rows.of(torch.zeros(64, 1, dtype=torch.float64))
     return subject.with_model(Blind(), sample, lambda outputs, _: outputs.sum(1) * 0.0)
 
 
@@ -179,6 +167,10 @@ def standardised(
     plan = subject.of_phase(phase, steps, units=units, still=False)
     rate = 0.01 * units / (phase.sigma * phase.clip_norm * math.sqrt(subject.dimension))
     trace = subject.run(subject.units(units, 0.0), plan, rate=rate, micro_batch=micro_batch)
+    return _in_declared_units(trace, phase, units)
+
+
+def _in_declared_units(trace: Trace, phase: Phase, units: int) -> Tensor:
     sizes = torch.tensor([phase.sigma * clip / units for clip in trace.clip_norms], dtype=torch.float64)
     return torch.stack(trace.releases) / sizes[: len(trace.releases), None]
 
@@ -189,9 +181,7 @@ def of_two_runs(subject: Subject, phase: Phase, steps: int) -> Tensor:
     ends = []
     for _ in range(2):
         torch.manual_seed(0)  # what a user may do, and noise must not follow
-        trace = subject.run(subject.units(6), plan)
-        scale = torch.tensor([phase.sigma * clip / 6 for clip in trace.clip_norms], dtype=torch.float64)
-        ends.append(torch.stack(trace.releases) / scale[: len(trace.releases), None])
+        ends.append(_in_declared_units(subject.run(subject.units(6), plan), phase, 6))
     return (ends[0] - ends[1]) / math.sqrt(2)
 
 

@@ -11,9 +11,9 @@ import math
 from typing import Any, cast
 
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
+from saltflat.audit.bounds import improbable
 from saltflat.audit.worlds import Rows, Subject
 from saltflat.plan import Phase, QuantileClipping
 
@@ -52,11 +52,7 @@ def ascent_faults(subject: Subject, phase: Phase) -> list[str]:
         seen.append(model.weight.detach().clone())
         return outputs
 
-    sample = Rows(
-        pull.expand(units, -1),
-        torch.zeros(units, dtype=torch.float64),
-        torch.ones(units, dtype=torch.float64),
-    )
+    sample = Rows.of(pull.expand(units, -1))
     small = subject.with_model(model, sample, loss)
     small.run(small.units(units), small.of_phase(phase, STEPS, units=units, still=False))
     moved = [weight for weight in seen if float(weight.norm()) > 0.5 * ascent.rho]
@@ -77,11 +73,7 @@ def count_faults(subject: Subject, phase: Phase) -> list[str]:
         return []
     # So many units that a step of the clip norm is not cut off.
     units = max(8, math.ceil(clipping.count_noise * clipping.learning_rate / 0.1))
-    sample = Rows(
-        torch.ones(units, 1, dtype=torch.float64),
-        torch.zeros(units, dtype=torch.float64),
-        torch.zeros(units, dtype=torch.float64),
-    )
+    sample = Rows.of(torch.ones(units, 1, dtype=torch.float64))
     small = subject.with_model(nn.Linear(1, 1).double(), sample, lambda outputs, _: outputs.sum(1))
     plan = small.of_phase(phase, COUNTS, units=units, still=False)
     clips = small.run(small.units(units, 0.0), plan).clip_norms
@@ -91,7 +83,6 @@ def count_faults(subject: Subject, phase: Phase) -> list[str]:
         for before, after in itertools.pairwise(clips)
     ]
     noise = torch.tensor(shares, dtype=torch.float64).sub_(1).mul_(units / clipping.count_noise)
-    low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], len(noise))
-    if not low < float(noise.square().sum()) < high:
+    if improbable(float(noise.square().sum()), len(noise), LEVEL):
         return [f"the count has {float(noise.square().mean().sqrt()):.3f} times the declared noise"]
     return []

@@ -60,19 +60,13 @@ class Replay:
         self.subject, self.phase = subject, phase
         self.plan = subject.of_phase(phase, 1, units=COMPANY + 2)
         self.divisor = self.plan.sampling.batch_size
-        self.rounding = 2.0 ** (-22 if self._dtype() == torch.float32 else -50)
-
-    def _dtype(self) -> torch.dtype:
-        return next(iter(self.subject.parameters.values())).dtype
+        weight = next(iter(subject.parameters.values()))
+        self.rounding = 2.0 ** (-22 if weight.dtype == torch.float32 else -50)
 
     def released(self, rows: Rows, micro_batch: int | None = None) -> Tensor:
         """The noised sum of these rows: the release times the divisor."""
         trace = self.subject.run(rows, self.plan, seed=SEED, micro_batch=micro_batch)
         return trace.releases[0] * self.divisor
-
-    def nobody(self) -> Rows:
-        """A batch of blanks only: data must have at least one row."""
-        return self.subject.units(1, 0.0)
 
 
 def replay(subject: Subject, phase: Phase, where: str) -> list[str]:
@@ -80,16 +74,16 @@ def replay(subject: Subject, phase: Phase, where: str) -> list[str]:
     world, faults = Replay(subject, phase), []
     clip = phase.clip_norm
     crowds = {
+        "nobody": subject.units(1, 0.0),  # a blank: data must have at least one row
         "ordinary units": subject.units(COMPANY),
         "units that are all clipped": subject.units(COMPANY, HUGE),
-        "nobody": world.nobody(),
     }
     released = {name: world.released(rows) for name, rows in crowds.items()}
     allowed = clip * (1 + 1e-5) + 4 * world.rounding * max(float(r.norm()) for r in released.values())
     alone: dict[str, Tensor] = {}
     for kind, unit in strangers(subject).items():
-        for crowd in ("nobody", "ordinary units", "units that are all clipped"):
-            after = world.released(crowds[crowd].joined(unit))
+        for crowd, others in crowds.items():
+            after = world.released(others.joined(unit))
             if not bool(after.isfinite().all()):
                 faults.append(f"{kind} beside {crowd} makes the release infinite or NaN{where}")
                 continue
@@ -152,9 +146,7 @@ def tied_subject(subject: Subject) -> Subject:
         torch.manual_seed(1)
         model = Tied()
     inputs = torch.randn(64, 6, generator=generator)
-    sample = Rows(
-        inputs, torch.randint(0, 6, (64,), generator=generator), torch.ones(64, dtype=torch.float64)
-    )
+    sample = Rows.of(inputs, torch.randint(0, 6, (64,), generator=generator))
     loss = nn.CrossEntropyLoss(reduction="none")
     return subject.with_model(model, sample, loss)
 

@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from saltflat.audit.bounds import improbable
 from saltflat.audit.findings import Check
 from saltflat.audit.worlds import Rows, Subject
 from saltflat.plan import Sampling, TruncatedPoisson
@@ -21,7 +22,7 @@ def joins(subject: Subject, units: int, steps: int) -> tuple[Tensor, bool]:
     """Who joined which step, a row a step; and whether anyone joined a step twice."""
     each = 1 if subject.plan.federation is None else subject.rows_a_unit
     rows = units * each
-    sample = Rows(torch.ones(rows, 1), torch.zeros(rows), torch.ones(rows, dtype=torch.float64))
+    sample = Rows.of(torch.ones(rows, 1))
     small = subject.with_model(nn.Linear(1, 1, bias=False), sample, lambda outputs, _: outputs.sum(1))
     if small.plan.federation is None:
         small.plan = small.plan.changed(budget=replace(small.plan.budget, unit="example"))  # a row a unit
@@ -61,10 +62,8 @@ def sampler_faults(joined: Tensor, sampling: Sampling) -> list[str]:
     error = math.sqrt(variance / steps)
     if abs(float(sizes.double().mean()) - mean) > 6.2 * error:
         faults.append(f"batches have {float(sizes.double().mean()):.1f} units where {mean:.1f} were declared")
-    elif variance > 4:
-        low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], steps)
-        if not low < float((sizes - mean).square().sum()) / variance < high:
-            faults.append("the sizes of batches do not vary as those of independent units do")
+    elif variance > 4 and improbable(float((sizes - mean).square().sum()) / variance, steps, LEVEL):
+        faults.append("the sizes of batches do not vary as those of independent units do")
     rate = mean / units
     seen = joined.sum(0)
     low, high = stats.binom.ppf([LEVEL / 2 / units, 1 - LEVEL / 2 / units], steps, rate)

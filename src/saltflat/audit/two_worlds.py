@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 
 import torch
-from scipy import stats
 from torch import Tensor
 
-from saltflat.audit.bounds import gaussian_epsilon, two_worlds_bound
+from saltflat.audit.bounds import gaussian_epsilon, improbable, two_worlds_bound
 from saltflat.audit.findings import Check, LowerBound
 from saltflat.audit.replay import HUGE, draws_by_itself, tied_subject
 from saltflat.audit.worlds import Subject
@@ -84,10 +83,9 @@ def two_worlds_check(subject: Subject, trials: int) -> tuple[Check, LowerBound]:
     shift = float(with_it.mean() - without.mean())
     if shift - 1 > 6 * phase.sigma * math.sqrt(2 / trials) + 1e-3:
         faults.append(f"the canary moves the release by {shift:.3f} clip norms instead of at most 1")
-    low, high = stats.chi2.ppf([LEVEL / 4, 1 - LEVEL / 4], trials - 1)
     for world, values in (("without", without), ("with", with_it)):
         squares = float(((values - values.mean()) / phase.sigma).square().sum())
-        if not low < squares < high:
+        if improbable(squares, trials - 1, LEVEL / 2):
             found = math.sqrt(squares / trials)
             faults.append(
                 f"{world} the canary, the noise along it has {found:.3f} times its declared deviation"

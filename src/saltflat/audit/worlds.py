@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.source import Examples, as_source, map_tensors
+from saltflat.data.source import Examples, as_source, join_tensors, map_tensors, tensors_in
 from saltflat.engine.batch import LossFunction
+from saltflat.engine.calling import take
 from saltflat.errors import PrivacyWarning
 from saltflat.federated import Clients, prepare_rounds
 from saltflat.plan import (
@@ -33,6 +34,7 @@ from saltflat.plan import (
 )
 from saltflat.record.certificate import Certificate
 from saltflat.record.ledger import Ledger
+from saltflat.training.build import trainable
 from saltflat.training.losses import default_loss
 from saltflat.training.prepare import prepare
 
@@ -59,7 +61,7 @@ class Trace:
     @property
     def clip_norms(self) -> list[float]:
         """The clip norm of each step, as the ledger has it."""
-        return [float(entry["clip_norm"]) for entry in self.ledger.entries if entry["kind"] == "release"]
+        return [float(entry["clip_norm"]) for entry in self.ledger.of_kind("release")]
 
 
 class Watching(torch.optim.Optimizer):
@@ -94,6 +96,13 @@ class Rows:
     targets: Tensor
     factors: Tensor
 
+    @staticmethod
+    def of(inputs: Any, targets: Tensor | None = None) -> Rows:
+        """Rows that count once each; without targets, these are zeros."""
+        count = len(tensors_in(inputs)[0])
+        answers = torch.zeros(count) if targets is None else targets
+        return Rows(inputs, answers, torch.ones(count, dtype=torch.float64))
+
     def __len__(self) -> int:
         return len(self.targets)
 
@@ -103,31 +112,17 @@ class Rows:
 
     def take(self, places: Any) -> Rows:
         """Some of the rows."""
-        return Rows(map_tensors(lambda t: t[places], self.inputs), self.targets[places], self.factors[places])
+        return Rows(take(self.inputs, places), self.targets[places], self.factors[places])
 
     def joined(self, other: Rows) -> Rows:
         """These rows, then the others."""
-        inputs = _paired(self.inputs, other.inputs)
-        return Rows(
-            inputs, torch.cat([self.targets, other.targets]), torch.cat([self.factors, other.factors])
-        )
+        parts = [(rows.inputs, rows.targets, rows.factors) for rows in (self, other)]
+        return Rows(*join_tensors(torch.cat, parts))
 
     def filled(self, value: float) -> Rows:
         """The same rows with inputs that hold ``value`` throughout, where they hold real numbers."""
-        return replace(
-            self,
-            inputs=map_tensors(
-                lambda t: torch.full_like(t, value) if t.is_floating_point() else t, self.inputs
-            ),
-        )
-
-
-def _paired(first: Any, second: Any) -> Any:
-    if isinstance(first, dict):
-        return {key: _paired(first[key], second[key]) for key in first}
-    if isinstance(first, tuple | list):
-        return tuple(_paired(a, b) for a, b in zip(first, second))
-    return torch.cat([first, second])
+        held = map_tensors(lambda t: torch.full_like(t, value) if t.is_floating_point() else t, self.inputs)
+        return replace(self, inputs=held)
 
 
 def _clients(rows: Rows, numbers: Tensor) -> Clients:
@@ -147,7 +142,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.state = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.parameters = trainable(self.model)
         self.sizes = {name: p.numel() for name, p in self.parameters.items()}
 
     @property
@@ -269,7 +264,7 @@ def made_up(data: Any, rows: int) -> Rows:
         answers = torch.randint(0, classes, (rows, *targets.shape[1:]), generator=generator)
     else:
         answers = alike(targets)
-    return Rows(map_tensors(alike, inputs), answers, torch.ones(rows, dtype=torch.float64))
+    return Rows.of(map_tensors(alike, inputs), answers)
 
 
 def subject_of(

@@ -14,13 +14,13 @@ import click
 import torch
 from torch import nn
 
+from saltflat.data.people import Rows
 from saltflat.errors import InputError, SaltflatError, check_count, check_positive
 from saltflat.federated import Clients
 from saltflat.federated.checks import check_model, rehearse
 from saltflat.federated.flower import Deployment, Job, write_project
 from saltflat.federated.flower.job import PATHS, WORDS
 from saltflat.federated.flower.needed import check_installed
-from saltflat.federated.local import Rows
 from saltflat.plan import Plan
 from saltflat.record.folder import RunFolder
 from saltflat.training.losses import default_loss

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saltflat.data.source import Source
+from saltflat.data.source import Source, map_tensors
 from saltflat.errors import InputError
 
 
@@ -20,6 +20,15 @@ class Rows:
     targets: Tensor
     each: int = 1
     weights: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def to(self, device: torch.device | None) -> Rows:
+        """The same rows on the device."""
+        inputs = map_tensors(lambda t: t.to(device), self.inputs)
+        weights = None if self.weights is None else self.weights.to(device)
+        return Rows(inputs, self.targets.to(device), self.each, weights)
 
 
 class People:
@@ -66,8 +75,7 @@ class People:
         return Rows(inputs, targets, each, weights.flatten())
 
 
-def units_of(source: Source, indices: Tensor) -> Rows:
-    """The rows of some units of any source: one a unit, unless the units are people."""
-    if isinstance(source, People):
-        return source.fetch_units(indices)
-    return Rows(*source.fetch(indices))
+def units_of(source: Source, indices: Tensor, device: torch.device | None) -> Rows:
+    """The rows of some units of any source, on the device: one a unit, unless the units are people."""
+    rows = source.fetch_units(indices) if isinstance(source, People) else Rows(*source.fetch(indices))
+    return rows.to(device)

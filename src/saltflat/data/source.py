@@ -220,6 +220,20 @@ def map_tensors(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
+def join_tensors(function: Callable[[list[Any]], Any], values: Sequence[Any]) -> Any:
+    """Apply ``function`` to each leaf of several inputs of one form, taken together.
+
+    >>> join_tensors(torch.cat, [{"a": torch.zeros(1)}, {"a": torch.ones(1)}])
+    {'a': tensor([0., 1.])}
+    """
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: join_tensors(function, [value[key] for value in values]) for key in first}
+    if isinstance(first, tuple | list):
+        return tuple(join_tensors(function, parts) for parts in zip(*values))
+    return function(list(values))
+
+
 LABELS = ("labels", "label")
 """Columns that hold the targets of tokenised texts, as Hugging Face names them."""
 

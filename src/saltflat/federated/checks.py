@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from saltflat.data.people import Rows
 from saltflat.data.source import map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.errors import RefusedError, SaltflatError
-from saltflat.federated.local import Rows, updates
+from saltflat.federated.local import updates
 from saltflat.federated.protocol import Task
 from saltflat.plan import LocalTraining, NoAscent
 from saltflat.training.build import trainable

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from saltflat.data.people import Rows
 from saltflat.data.source import Examples, Source, as_source
 from saltflat.errors import InputError, check_count, check_positive, nearest
-from saltflat.federated.local import Rows
 
 KINDS = ("iid", "dirichlet", "column")
 

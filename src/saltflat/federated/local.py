@@ -9,14 +9,14 @@ are slow. So only small models are stacked. It is the same training to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from saltflat.data.source import map_tensors
+from saltflat.data.people import Rows
+from saltflat.data.source import join_tensors, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.federated.protocol import Task, Vectors
 from saltflat.mechanism.noise import gaussian
@@ -28,17 +28,6 @@ ASAM_LEAST = 0.01
 
 Stacked = dict[str, Tensor]
 Gradients = Callable[[Stacked, Any, Tensor, Tensor], Stacked]
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """The rows of one client."""
-
-    inputs: Any
-    targets: Tensor
-
-    def __len__(self) -> int:
-        return len(self.targets)
 
 
 def updates(
@@ -60,7 +49,9 @@ def updates(
     count = len(clients)
     weights = {name: w.expand(count, *w.shape).clone() for name, w in start.items()}
     velocity = {name: torch.zeros_like(w) for name, w in weights.items()}
-    gradients = _one_by_one(model, loss_fn) if count == 1 else _together(model, loss_fn)
+    gradients: Gradients = _one_by_one(model, loss_fn)
+    if count > 1:
+        gradients = vmap(grad(_loss(model, loss_fn)), randomness="different")
     local = task.local
     dtype = next(iter(weights.values())).dtype
     for inputs, targets, shares in _batches(clients, local.epochs, local.batch_size, dtype):
@@ -78,10 +69,8 @@ def updates(
                 if everyone:
                     weight.sub_(velocity[name].mul_(local.momentum).add_(step), alpha=task.rate)
                 else:
-                    here, moved = (
-                        active.view(-1, *[1] * (weight.dim() - 1)),
-                        local.momentum * velocity[name] + step,
-                    )
+                    here = active.view(-1, *[1] * (weight.dim() - 1))
+                    moved = local.momentum * velocity[name] + step
                     velocity[name] = torch.where(here, moved, velocity[name])
                     weight.sub_(torch.where(here, moved, torch.zeros_like(moved)), alpha=task.rate)
     return [{name: weight[i] - start[name] for name, weight in weights.items()} for i in range(count)]
@@ -147,7 +136,7 @@ def _batches(clients: Sequence[Rows], epochs: int, size: int, dtype: torch.dtype
             for place, rows in enumerate(chosen):
                 shares[place, : len(rows)] = 1 / max(len(rows), 1)
             taken = [_padded(rows, index, width) for rows, index in zip(clients, chosen)]
-            inputs = _stacked([one for one, _ in taken])
+            inputs = join_tensors(torch.stack, [one for one, _ in taken])
             targets = torch.stack([one for _, one in taken])
             yield inputs, targets, shares.to(targets.device)
 
@@ -158,15 +147,6 @@ def _padded(rows: Rows, index: Tensor, width: int) -> tuple[Any, Tensor]:
         return map_tensors(lambda t: t[index], rows.inputs), rows.targets[index]
     blank = map_tensors(lambda t: t.new_zeros(width, *t.shape[1:]), rows.inputs)
     return blank, rows.targets.new_zeros(width, *rows.targets.shape[1:])
-
-
-def _stacked(parts: Sequence[Any]) -> Any:
-    first = parts[0]
-    if isinstance(first, dict):
-        return {key: _stacked([part[key] for part in parts]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_stacked([part[i] for part in parts]) for i in range(len(first)))
-    return torch.stack(list(parts))
 
 
 def _loss(model: nn.Module, loss_fn: LossFunction) -> Callable[..., Tensor]:
@@ -197,15 +177,6 @@ def _one_by_one(model: nn.Module, loss_fn: LossFunction) -> Gradients:
             name: torch.zeros_like(weight) if part is None else part[None]
             for (name, weight), part in zip(weights.items(), found)
         }
-
-    return gradients
-
-
-def _together(model: nn.Module, loss_fn: LossFunction) -> Gradients:
-    each = vmap(grad(_loss(model, loss_fn)), randomness="different")
-
-    def gradients(weights: Stacked, inputs: Any, targets: Tensor, shares: Tensor) -> Stacked:
-        return each(weights, inputs, targets, shares)
 
     return gradients
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from saltflat.errors import InputError
+from saltflat.errors import InputError, newer_format
 from saltflat.plan import LocalTraining, NoAscent, OwnGradient, OwnMask, Phase, Plan, RandomMask
 
 FORMAT = 1
@@ -71,10 +71,7 @@ class Task:
         """
         try:
             if facts["saltflat_task"] > FORMAT:
-                raise InputError(
-                    "task", facts["saltflat_task"], f"a task of format {FORMAT} or older",
-                    problem="is the format of this task", cure="Update saltflat.",
-                )  # fmt: skip
+                raise newer_format("task", facts["saltflat_task"], FORMAT)
             weights, mask = (
                 {name.removeprefix(kind): value for name, value in arrays.items() if name.startswith(kind)}
                 for kind in ("weights/", "mask/")
@@ -123,8 +120,9 @@ def task_for(
     federation, ascent, shared = plan.federation, phase.ascent, plan.shared_noise
     assert isinstance(ascent, NoAscent | OwnGradient)
     kind = federation.mask
+    detached = {name: weight.detach() for name, weight in weights.items()}
     return Task(
-        number, weights, federation.local, ascent, federation.local.rate_in(number), clip_norm, mask,
+        number, detached, federation.local, ascent, federation.local.rate_in(number), clip_norm, mask,
         own=kind.ratio if isinstance(kind, OwnMask) else 1.0,
         scale=1 / kind.ratio if isinstance(kind, RandomMask) and kind.scaled else 1.0,
         noise=0.0 if shared is None else phase.sigma * clip_norm / shared.survivors**0.5,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
-from saltflat.data.source import Examples, as_source, map_tensors
+from saltflat.data.people import Rows
+from saltflat.data.source import as_source
 from saltflat.engine.batch import LossFunction
-from saltflat.errors import InputError, PrivacyWarning
+from saltflat.errors import InputError
 from saltflat.federated.checks import check_model, rehearse
 from saltflat.federated.clients import Clients
 from saltflat.federated.diagnostics import LABEL, Diagnostics
-from saltflat.federated.local import Rows
 from saltflat.federated.protocol import Engine
 from saltflat.federated.server import Server
 from saltflat.federated.simulation import Simulation
@@ -26,39 +25,35 @@ from saltflat.mechanism.sampling import check_rows
 from saltflat.plan import Plan, PublicMask
 from saltflat.record.ledger import Ledger
 from saltflat.training.build import build_mechanism
-from saltflat.training.checks import check_alone, check_evaluation, check_settings, check_solved, placed
+from saltflat.training.checks import (
+    check_alone,
+    check_evaluation,
+    check_population,
+    check_settings,
+    check_solved,
+    checked_loss,
+    placed,
+)
 from saltflat.training.evaluate import evaluate as measure
 from saltflat.training.fit import completed
 from saltflat.training.gradients import require_gradients
 from saltflat.training.keep import EVERY
-from saltflat.training.losses import check_targets, cross_entropy, default_loss
+from saltflat.training.losses import cross_entropy
 from saltflat.training.public_side import check_not_private
 from saltflat.training.resume import finished_run, plan_of
 from saltflat.training.run import Run
-from saltflat.training.session import LoopWith, Session, opened_session
-from saltflat.training.spend import AccountName, Spending
+from saltflat.training.session import RunSettings, Session, opened_session
+from saltflat.training.spend import AccountName, LoopWith, Spending
 from saltflat.training.step import Loop, Step, build_optimizer
 
 TRAIN_ROWS = 10_000
 
 
-class FederatedSettings(TypedDict, total=False):
-    """What `federate` takes beside the model, the clients and the plan."""
+class FederatedSettings(RunSettings, total=False):
+    """What `federate` takes beside the model, the clients and the plan; and an optimizer, for audits."""
 
-    loss_fn: LossFunction | None
-    public: Any
-    out: str | Path | None
-    device: torch.device | str | None
-    seed: int | None
-    randomness: str | None
-    resume: str | Path | None
-    checkpoint_every: float
-    account: AccountName
-    facts: dict[str, Any] | None
     together: int | None
     diagnostics: Diagnostics | None
-    optimizer: Any
-    check_gradients: Any
 
 
 def prepare_rounds(
@@ -86,13 +81,7 @@ def prepare_rounds(
     optimizer = build_optimizer(plan, model, settings.get("optimizer"))
     if test is not None:
         check_evaluation(model, test, loss, where)
-    if len(engine) != plan.sampling.population:
-        warnings.warn(
-            f"There are {len(engine)} clients and the plan declares {plan.sampling.population}. "
-            "Rate, divisor and rounds stay as declared; the guarantee holds. This is said here and stored nowhere.",
-            PrivacyWarning,
-            stacklevel=3,
-        )
+    check_population(len(engine), "clients", plan.sampling.population)
     diagnostics = settings.get("diagnostics")
 
     def loop_in(tier: str) -> LoopWith:
@@ -225,10 +214,7 @@ def _engine(
             _rehearsed(clients)
         return clients, loss_fn or own or cross_entropy
     source = clients.source
-    first = source.fetch(torch.tensor([0]))[1]
-    targets = source.targets if isinstance(source, Examples) else first
-    check_targets(targets, getattr(source, "num_classes", None), loss_fn)
-    loss = loss_fn if loss_fn is not None else default_loss(first)
+    loss = checked_loss(source, loss_fn, getattr(source, "num_classes", None))
     engine = _rehearsed(Simulation(model, clients, loss, where, together=settings.get("together")))
     require_gradients(
         model, *source.fetch(torch.tensor([0])), loss, where, settings.get("check_gradients", True)
@@ -238,8 +224,7 @@ def _engine(
 
 def _rehearsed(engine: Simulation) -> Simulation:
     """Try the model on blanks; one that cannot be stacked is trained client by client."""
-    inputs, targets = engine.clients.source.fetch(torch.tensor([0, 0]))
-    rows = Rows(map_tensors(lambda t: t.to(engine.device), inputs), targets.to(engine.device))
+    rows = Rows(*engine.clients.source.fetch(torch.tensor([0, 0]))).to(engine.device)
     if not rehearse(engine.model, rows, engine.loss_fn):
         engine.together = 1
     return engine

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from saltflat.data.source import map_tensors
+from saltflat.data.people import Rows
+from saltflat.engine.calling import take
 from saltflat.federated.aggregate import NAME, Form, sum_of_clipped, sum_of_shares
-from saltflat.federated.local import Rows, updates
+from saltflat.federated.local import updates
 from saltflat.federated.masks import chosen, kept_of, public_generator, random_mask, release_mask
 from saltflat.federated.protocol import Engine, task_for
 from saltflat.plan import Phase, PublicMask, RandomMask, ReleaseMask
@@ -47,10 +48,9 @@ class Server:
         form = Form.of(loop.weights)
         cohort = mechanism.draw_batch().tolist()
         clip_norm = loop.clip_norms.now(phase)
-        weights = {name: weight.detach() for name, weight in loop.weights.items()}
         mask = self.mask(loop, number, phase, form)
         named = None if mask is None else {n: m.to(loop.device) for n, m in form.split(mask).items()}
-        task = task_for(plan, phase, number, weights, clip_norm, named)
+        task = task_for(plan, phase, number, loop.weights, clip_norm, named)
         mechanism.record(number, phase, clip_norm)
         answers = self.engine.collect(task, cohort)
         shared = plan.shared_noise
@@ -108,14 +108,12 @@ class Server:
         """The update of a client that holds public rows, some of them."""
         assert self.public is not None
         some = torch.randperm(len(self.public), generator=generator)[:PUBLIC_ROWS]
-        inputs = map_tensors(lambda t: t[some].to(loop.device), self.public.inputs)
-        rows = Rows(inputs, self.public.targets[some].to(loop.device))
-        weights = {name: weight.detach() for name, weight in loop.weights.items()}
-        task = task_for(loop.plan, phase, number, weights, phase.clip_norm, None)
+        rows = Rows(take(self.public.inputs, some), self.public.targets[some]).to(loop.device)
+        task = task_for(loop.plan, phase, number, loop.weights, phase.clip_norm, None)
         return updates(loop.model, task, [rows], loop.loss_fn)[0]
 
     def give_up(self, loop: Loop, number: int, answers: int, needed: int) -> None:
         """Record a round that releases nothing; once, also when a seeded test run comes to it again."""
         ledger = loop.mechanism.ledger
-        if not any(entry["kind"] == "aborted" and entry["step"] == number for entry in ledger.entries):
+        if not any(entry["step"] == number for entry in ledger.of_kind("aborted")):
             ledger.abort_release(step=number, answers=answers, needed=needed)

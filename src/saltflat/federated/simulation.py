@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.source import map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.errors import check_count
 from saltflat.federated.clients import Clients
-from saltflat.federated.local import Rows, finished, updates
+from saltflat.federated.local import finished, updates
 from saltflat.federated.protocol import Answer, Task
 from saltflat.mechanism.randomness import Source
 
@@ -68,14 +67,10 @@ class Simulation:
         asked = [c for c in cohort if self.drop is None or not self.drop(task.number, c)]
         for first in range(0, len(asked), self.together):
             some = asked[first : first + self.together]
-            rows = [self._rows(client) for client in some]
+            rows = [self.clients.rows(client).to(self.device) for client in some]
             for client, update in zip(some, updates(self.model, task, rows, self.loss_fn)):
                 sent = finished(update, task, self.noise)
                 if self.tamper is None:
                     yield Answer(client, sent)
                 else:
                     yield from (Answer(client, other) for other in self.tamper(task.number, client, sent))
-
-    def _rows(self, client: int) -> Rows:
-        rows = self.clients.rows(client)
-        return Rows(map_tensors(lambda t: t.to(self.device), rows.inputs), rows.targets.to(self.device))

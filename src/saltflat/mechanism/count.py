@@ -29,8 +29,11 @@ def centred_sum(votes: Tensor) -> int:
     return int(((within - 0.5) / GRID.step).round().long().sum())
 
 
-def noised_count(total: int, noise_multiplier: float, randomness: Randomness) -> float:
+def noised_count(total: int, noise_multiplier: float, randomness: Randomness, grid: Grid = GRID) -> float:
     """``total + N(0, (σ/2)²)`` in votes: the release. In the exact tier, a rounded Gaussian on the grid.
+
+    ``total`` is in steps of the grid. On another ``grid`` a unit moves it by at most that grid's clip norm, in the
+    place of one half.
 
     Guarantees: a Gaussian mechanism of noise multiplier σ when one unit is added, removed or emptied.
 
@@ -40,9 +43,9 @@ def noised_count(total: int, noise_multiplier: float, randomness: Randomness) ->
     source = randomness.noise
     if randomness.tier == "exact":
         assert isinstance(source, CryptographicStream)
-        noisy = noised_on_grid({"count": torch.tensor(total)}, GRID, noise_multiplier, 1.0, source)
+        noisy = noised_on_grid({"count": torch.tensor(total)}, grid, noise_multiplier, 1.0, source)
         return float(noisy["count"])
     if noise_multiplier == 0:
-        return total * GRID.step
-    drawn = float(gaussian(torch.Size([]), noise_multiplier * SENSITIVITY, source.device, source))
-    return total * GRID.step + drawn
+        return total * grid.step
+    drawn = float(gaussian(torch.Size([]), noise_multiplier * grid.clip_norm, source.device, source))
+    return total * grid.step + drawn

@@ -12,7 +12,7 @@ from typing import Any
 
 from saltflat.accounting import SampledGaussian, check_delta, rounded_up
 from saltflat.accounting.selection import Repeated, Repetitions, least_repeated_scale, repeated_epsilon
-from saltflat.errors import InputError
+from saltflat.errors import InputError, newer_format
 from saltflat.plan.budget import Budget
 from saltflat.plan.plan import Plan
 
@@ -155,10 +155,7 @@ def repeated_from_dict(data: Any) -> tuple[Repeated, float]:
     try:
         version = data["saltflat_tuning"]
         if not isinstance(version, int) or version > FORMAT:
-            raise InputError(
-                "tuning", str(version), f"a tuning of format {FORMAT} or older",
-                problem="is the format of this tuning", cure="Update saltflat.",
-            )  # fmt: skip
+            raise newer_format("tuning", str(version), FORMAT)
         candidates = tuple(
             tuple(SampledGaussian(e["noise_multiplier"], e["rate"], e["steps"]) for e in candidate["events"])
             for candidate in data["candidates"]

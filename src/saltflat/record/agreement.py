@@ -24,8 +24,7 @@ def check_agreement(ledger: Ledger, plan: Plan) -> None:
         raise LedgerError("The ledger is that of another plan: the hash of the plan differs.")
     _check_survey(ledger, plan)
     expected = _expected(plan, ledger.entries[0].get("randomness"))
-    releases = (entry for entry in ledger.entries[1:] if entry["kind"] == "release")
-    for step, entry in enumerate(releases, start=1):
+    for step, entry in enumerate(ledger.of_kind("release"), start=1):
         facts = next(expected, None)
         if facts is None:
             raise LedgerError(f"The ledger records more releases than the plan's {plan.steps}.")
@@ -43,7 +42,7 @@ def _check_facts(entry: dict[str, Any], planned: dict[str, Any], by: str = "the 
 def _check_survey(ledger: Ledger, plan: Plan) -> None:
     """The plan's survey, once and with its noise, before the first release; none where none is planned."""
     kinds = [entry["kind"] for entry in ledger.entries]
-    found = [entry for entry in ledger.entries if entry["kind"] == "survey"]
+    found = ledger.of_kind("survey")
     if plan.survey is None:
         if found:
             raise LedgerError("The ledger records a survey, and the plan has none.")

@@ -70,8 +70,7 @@ def same(a: Any, b: Any) -> bool:
 
 def read_bounded(path: Path, most: int = LARGEST_JSON) -> bytes:
     """The content of an ordinary file; a larger one is refused before it is read."""
-    if not path.is_file():
-        raise DamagedError(f"{path.name} is missing." if not path.exists() else f"{path.name} is no file.")
+    _check_ordinary(path)
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -81,10 +80,14 @@ def read_bounded(path: Path, most: int = LARGEST_JSON) -> bytes:
 
 def file_hash(path: Path) -> str:
     """The SHA-256 of an ordinary file's bytes, read in parts."""
-    if not path.is_file():
-        raise DamagedError(f"{path.name} is missing." if not path.exists() else f"{path.name} is no file.")
+    _check_ordinary(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_ordinary(path: Path) -> None:
+    if not path.is_file():
+        raise DamagedError(f"{path.name} is missing." if not path.exists() else f"{path.name} is no file.")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import saltflat
 from saltflat.accounting import shares, used_grid
-from saltflat.errors import InputError
+from saltflat.errors import InputError, newer_format
 from saltflat.plan import Plan
 from saltflat.record.agreement import sampling_facts
 from saltflat.record.canonical import fingerprint, plain_figure
@@ -66,10 +66,7 @@ class Certificate:
         """Read what a run folder holds; a newer format is refused by name."""
         version = data.get("saltflat_certificate") if isinstance(data, dict) else None
         if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= FORMAT:
-            raise InputError(
-                "certificate", version, f"a certificate of format {FORMAT} or older",
-                problem="is the format of this certificate", cure="Update saltflat.",
-            )  # fmt: skip
+            raise newer_format("certificate", version, FORMAT)
         read = Certificate(data)
         try:  # all that it is asked for later
             sound = (read.epsilon >= 0, str(read), read.is_private, read.is_finished)[0]

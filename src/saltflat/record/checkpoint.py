@@ -42,7 +42,7 @@ from typing import Any
 
 from torch import Tensor
 
-from saltflat.errors import InputError
+from saltflat.errors import newer_format
 from saltflat.record.atomic import clear_partials, sync_folder, write_whole
 from saltflat.record.canonical import DamagedError
 from saltflat.record.journal import Journal, read_journal
@@ -88,10 +88,7 @@ class Checkpoints:
         if not isinstance(version, int) or isinstance(version, bool):
             raise DamagedError("checkpoint/state.safetensors is not a checkpoint of saltflat.")
         if version > FORMAT:
-            raise InputError(
-                "checkpoint", version, f"a checkpoint of format {FORMAT} or older",
-                problem="is the format of this checkpoint", cure="Update saltflat.",
-            )  # fmt: skip
+            raise newer_format("checkpoint", version, FORMAT)
         return tensors, facts
 
     def releases(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:

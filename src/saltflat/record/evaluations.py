@@ -19,9 +19,7 @@ FILE = "evaluations.jsonl"
 FORMAT = 1
 
 
-def evaluations_in(
-    folder: Path | None, plan_hash: str | None = None, in_memory: Ledger | None = None
-) -> Ledger:
+def evaluations_in(folder: Path | None, plan_hash: str | None, in_memory: Ledger | None = None) -> Ledger:
     """The evaluations of a folder, opened to add to them; in memory where there is no folder."""
     path = None if folder is None else folder / FILE
     ledger = Ledger(path) if in_memory is None else in_memory
@@ -41,7 +39,7 @@ def spent_on_evaluations(ledger: Ledger) -> dict[str, float]:
 
     A sum holds although later evaluations are chosen from the results of earlier ones (Rogers et al. 2016).
     """
-    found = [entry for entry in ledger.entries if entry["kind"] == "evaluation"]
+    found = ledger.of_kind("evaluation")
     together = [entry for entry in found if not entry["disjoint"]]
     return {
         "evaluations": len(found),
@@ -54,11 +52,8 @@ def spent_on_evaluations(ledger: Ledger) -> dict[str, float]:
 
 def evaluation_events(ledger: Ledger) -> list[SampledGaussian]:
     """What the recorded evaluations released, for an accountant."""
-    return [
-        SampledGaussian(entry["noise_multiplier"], entry["rate"], 1)
-        for entry in ledger.entries
-        if entry["kind"] == "evaluation"
-    ]
+    found = ledger.of_kind("evaluation")
+    return [SampledGaussian(entry["noise_multiplier"], entry["rate"], 1) for entry in found]
 
 
 def composed(spent: dict[str, float], training: tuple[float, float]) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from saltflat.errors import PrivacyWarning, SaltflatError
@@ -25,16 +25,34 @@ class Finding:
     found: tuple[str, ...] = ()
 
 
-class Faults(Exception):
-    """What a check found, one sentence each."""
+class Outcome(Exception):
+    """How a check ended that did not simply pass, and what it found, one sentence each."""
+
+    status: Status
 
 
-class Accepted(Exception):
+class Faults(Outcome):
+    """What a check found."""
+
+    status = "failed"
+
+
+class Accepted(Outcome):
     """What a check found, and the caller wants to let pass."""
 
+    status = "accepted"
 
-class NotTried(Exception):
+
+class Noted(Outcome):
+    """What was found where there was nothing to check."""
+
+    status = "noted"
+
+
+class NotTried(Outcome):
     """Why a check could not be made."""
+
+    status = "not tried"
 
 
 def judged(name: str, means: str, look: Callable[[], str | None]) -> Finding:
@@ -47,12 +65,8 @@ def judged(name: str, means: str, look: Callable[[], str | None]) -> Finding:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # a plan's own, said when it was made
             remark = look()
-    except Faults as faults:
-        return Finding(name, "failed", means, tuple(faults.args))
-    except Accepted as remarks:
-        return Finding(name, "accepted", means, tuple(remarks.args))
-    except NotTried as reason:
-        return Finding(name, "not tried", means, tuple(reason.args))
+    except Outcome as outcome:
+        return Finding(name, outcome.status, means, tuple(outcome.args))
     except SaltflatError as error:
         return Finding(name, "failed", means, (str(error).replace("\n", " "),))
     except (
@@ -111,10 +125,7 @@ class Verification:
             "planned_releases": self.planned,
             "ledger_head": self.head,
             "certificate_sha256": self.certificate_hash,
-            "checks": [
-                {"name": f.name, "status": f.status, "means": f.means, "found": list(f.found)}
-                for f in self.findings
-            ],
+            "checks": [asdict(finding) | {"found": list(finding.found)} for finding in self.findings],
         }
 
     def __str__(self) -> str:

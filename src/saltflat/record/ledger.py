@@ -19,7 +19,15 @@ from typing import Any
 from saltflat.accounting import SampledGaussian, combined_noise
 from saltflat.errors import SaltflatError
 from saltflat.record.atomic import append, open_to_append
-from saltflat.record.canonical import DamagedError, fingerprint, parsed, same, spelled
+from saltflat.record.canonical import (
+    LARGEST_LEDGER,
+    DamagedError,
+    fingerprint,
+    parsed,
+    read_bounded,
+    same,
+    spelled,
+)
 
 FORMAT = 1
 GENESIS = "0" * 64
@@ -53,9 +61,7 @@ class Ledger:
 
     def open_run(self, *, plan_hash: str, randomness: str, **facts: Any) -> None:
         """The first entry: which plan is about to be run, with what randomness."""
-        self._append(
-            {"kind": "run", "format": FORMAT, "plan_hash": plan_hash, "randomness": randomness, **facts}
-        )
+        self.record("run", format=FORMAT, plan_hash=plan_hash, randomness=randomness, **facts)
 
     def record_release(
         self,
@@ -72,32 +78,18 @@ class Ledger:
         ``randomness`` is the tier that its noise is drawn in; that of the run, unless told otherwise.
         """
         tier = self._of_the_run("randomness") if randomness is None else {"randomness": randomness}
-        self._append(
-            {
-                "kind": "release",
-                **self._of_the_run("plan_hash"),
-                "step": step,
-                "phase": phase,
-                "queries": len(queries),
-                "noise_multipliers": list(queries),
-                "clip_norm": "inf" if clip_norm == float("inf") else clip_norm,
-                **sampling,
-                **tier,
-            }
-        )
+        self.record(
+            "release", **self._of_the_run("plan_hash"), step=step, phase=phase,
+            queries=len(queries), noise_multipliers=list(queries),
+            clip_norm="inf" if clip_norm == float("inf") else clip_norm, **sampling, **tier,
+        )  # fmt: skip
 
     def record_survey(self, *, columns: int, noise_multiplier: float) -> None:
         """Record that the plan's survey is about to leave. Returns only when the record is on disk."""
-        self._append(
-            {
-                "kind": "survey",
-                **self._of_the_run("plan_hash"),
-                "columns": columns,
-                "noise_multiplier": noise_multiplier,
-                "rate": 1.0,
-                **self._of_the_run("randomness"),
-            }
-        )
+        self.record(
+            "survey", **self._of_the_run("plan_hash"), columns=columns, noise_multiplier=noise_multiplier,
+            rate=1.0, **self._of_the_run("randomness"),
+        )  # fmt: skip
 
     def resume_run(self, *, step: int, replayed: int, lost: list[int]) -> None:
         """Record that a run goes on after ``step`` steps.
@@ -105,24 +97,19 @@ class Ledger:
         ``replayed`` releases were taken from the journal. The steps in ``lost`` were recorded, and their
         releases are gone: each uses up a planned release of its phase.
         """
-        tier = self._of_the_run("randomness")
-        self._append({"kind": "resume", "step": step, "replayed": replayed, "lost": lost, **tier})
+        self.record("resume", step=step, replayed=replayed, lost=lost, **self._of_the_run("randomness"))
 
     def abort_release(self, *, step: int, answers: int, needed: int) -> None:
         """Record that a round was given up, because too few clients answered. It stays counted as a release."""
-        tier = self._of_the_run("randomness")
-        self._append({"kind": "aborted", "step": step, "answers": answers, "needed": needed, **tier})
-
-    def record(self, kind: str, **facts: Any) -> None:
-        """Any other entry: an account, an evaluation, a tuning. Returns only when it is on disk."""
-        self._append({"kind": kind, **facts})
+        self.record("aborted", step=step, answers=answers, needed=needed, **self._of_the_run("randomness"))
 
     def _of_the_run(self, key: str) -> dict[str, Any]:
         opened = self.entries[0] if self.entries else {}
         return {key: opened[key]} if key in opened else {}
 
-    def _append(self, content: dict[str, Any]) -> None:
-        entry = {"entry": len(self.entries), **content, "previous": self.head}
+    def record(self, kind: str, **facts: Any) -> None:
+        """Any entry: one of the above, an account, an evaluation, a tuning. Returns only when it is on disk."""
+        entry = {"entry": len(self.entries), "kind": kind, **facts, "previous": self.head}
         entry["hash"] = entry_hash(entry)
         if self.path is not None:
             if self._handle is None:
@@ -143,25 +130,29 @@ class Ledger:
         """The hash of the last entry, which covers all before it."""
         return self.entries[-1]["hash"] if self.entries else GENESIS
 
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The entries of one kind, in order."""
+        return [entry for entry in self.entries if entry["kind"] == kind]
+
     @property
     def releases(self) -> int:
         """How many releases are recorded."""
-        return sum(entry["kind"] == "release" for entry in self.entries)
+        return len(self.of_kind("release"))
 
     @property
     def surveys(self) -> int:
         """How many surveys are recorded: at most one, before the first release."""
-        return sum(entry["kind"] == "survey" for entry in self.entries)
+        return len(self.of_kind("survey"))
 
     @property
     def resumes(self) -> int:
         """How often the run went on after it had stopped."""
-        return sum(entry["kind"] == "resume" for entry in self.entries)
+        return len(self.of_kind("resume"))
 
     @property
     def account(self) -> dict[str, Any] | None:
         """The entry that names the account which covers the run, if there is one."""
-        return next((entry for entry in self.entries if entry["kind"] == "account"), None)
+        return next(iter(self.of_kind("account")), None)
 
     def events(self) -> Iterator[SampledGaussian]:
         """What the recorded releases cost, for an accountant; equal neighbours are taken together."""
@@ -194,9 +185,10 @@ class Ledger:
         """Read a ledger and check its chain.
 
         With ``cut_short``, a last line without its end is left out, and written over by the next entry.
-        Without it, such a line is an error. So is any byte that saltflat would have written differently.
+        Without it, such a line is an error, and so is a file that is too large. A run that goes on must be able to
+        read what it wrote, however long it is. Any byte that saltflat would have written differently is an error.
         """
-        content = path.read_bytes()
+        content = path.read_bytes() if cut_short else read_bounded(path, LARGEST_LEDGER)
         whole = content.rfind(b"\n") + 1
         if whole < len(content) and not cut_short:
             raise LedgerError(f"{path.name}: its last entry is cut short.")

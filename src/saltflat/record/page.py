@@ -101,10 +101,7 @@ def _about(data: dict[str, Any]) -> list[str]:
             f"{text(accountant['name'])} {text(accountant['version'])}, grid {figure(accountant['grid'])}, "
             f"all phases jointly{bound}",
         ),
-        (
-            "Randomness",
-            f"tier {text(data['randomness'])}: {text(_TIERS.get(data['randomness'], 'unknown'))}",
-        ),
+        ("Randomness", f"tier {text(data['randomness'])}: {text(_TIERS.get(data['randomness'], 'unknown'))}"),
         (
             "Releases",
             f"{data['planned_releases']:,} planned, {data['recorded_releases']:,} recorded; "

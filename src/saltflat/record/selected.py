@@ -11,7 +11,7 @@ from typing import Any
 from saltflat.accounting.selection import Repetitions, repeated_epsilon
 from saltflat.plan import Plan
 from saltflat.plan.tuning import plain_events, repeated_from_dict
-from saltflat.record.canonical import LARGEST_LEDGER, DamagedError, fingerprint, parsed, read_bounded, same
+from saltflat.record.canonical import DamagedError, fingerprint, parsed, same
 from saltflat.record.ledger import Ledger
 
 TUNING = "tuning.jsonl"
@@ -48,7 +48,6 @@ def recorded_selection(folder: Path, plan: Plan, ledger: Ledger) -> dict[str, An
     path = folder / TUNING
     if not path.exists():
         return None
-    read_bounded(path, LARGEST_LEDGER)
     entries = Ledger.read(path).entries
     if [entry["kind"] for entry in entries] != ["tuning", "selected"]:
         raise DamagedError(f"{TUNING} does not hold a declaration and a choice.")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saltflat.errors import InputError, MissingDependencyError
+from saltflat.errors import InputError, MissingDependencyError, newer_format
 from saltflat.record.atomic import write_whole
 from saltflat.record.canonical import DamagedError, parsed, read_bounded, spelled
 
@@ -47,20 +48,16 @@ class Signature:
         data = parsed(content, NAME)
         version = data.get("saltflat_signature") if isinstance(data, dict) else None
         if type(version) is int and version > FORMAT:
-            raise InputError(
-                "signature", version, f"a signature of format {FORMAT} or older",
-                problem="is the format of this signature", cure="Update saltflat.",
-            )  # fmt: skip
-        found = Signature("", "")
+            raise newer_format("signature", version, FORMAT)
         if (
             isinstance(data, dict)
             and _is_hex(data.get("public_key"), 64)
             and _is_hex(data.get("signature"), 128)
         ):
             found = Signature(data["public_key"], data["signature"])
-        if not found.signature or found.content() != content:
-            raise DamagedError(f"{NAME} was changed, or is not a signature of saltflat.")
-        return found
+            if found.content() == content:
+                return found
+        raise DamagedError(f"{NAME} was changed, or is not a signature of saltflat.")
 
     def is_by(self, key: Ed25519PublicKey, content: bytes) -> bool:
         """Whether this key signed these bytes."""
@@ -107,16 +104,12 @@ def make_keys(private: str | Path, public: str | Path) -> None:
 def read_private_key(path: str | Path) -> Ed25519PrivateKey:
     """The private key in a PEM file."""
     ed25519, serialization = _cryptography()
-    try:
-        key = serialization.load_pem_private_key(_pem("key", path), password=None)
-    except (ValueError, TypeError, _unsupported()) as error:
-        raise InputError(
-            "key", str(path), "an ed25519 private key in PEM, without a password",
-            problem=f"cannot be read ({_first(error)})", cure="Make one with: saltflat keygen key.pem",
-        ) from error  # fmt: skip
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise InputError("key", str(path), "an ed25519 key", problem="is a key of another kind",
-                         cure="Make one with: saltflat keygen key.pem")  # fmt: skip
+    content = _pem("key", path)
+    key: Ed25519PrivateKey = _loaded(
+        lambda: serialization.load_pem_private_key(content, password=None), ed25519.Ed25519PrivateKey,
+        "key", path, "an ed25519 private key in PEM, without a password",
+        cure="Make one with: saltflat keygen key.pem",
+    )  # fmt: skip
     return key
 
 
@@ -127,17 +120,27 @@ def read_public_key(path: str | Path) -> Ed25519PublicKey:
     if b"PRIVATE KEY" in content:
         raise InputError("public_key", str(path), "a public key", problem="is a private key, which nobody else "
                          "should see", cure="Pass the file that ends in .pub.")  # fmt: skip
+    key: Ed25519PublicKey = _loaded(
+        lambda: serialization.load_pem_public_key(content), ed25519.Ed25519PublicKey,
+        "public_key", path, "an ed25519 public key in PEM",
+    )  # fmt: skip
+    return key
+
+
+def _loaded(
+    load: Callable[[], Any], kind: type, argument: str, path: str | Path, expected: str, cure: str = ""
+) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     try:
-        key = serialization.load_pem_public_key(content)
-    except (ValueError, TypeError, _unsupported()) as error:
+        key = load()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        said = str(error).split("\n", maxsplit=1)[0][:120]
         raise InputError(
-            "public_key",
-            str(path),
-            "an ed25519 public key in PEM",
-            problem=f"cannot be read ({_first(error)})",
+            argument, str(path), expected, problem=f"cannot be read ({said})", cure=cure
         ) from error
-    if not isinstance(key, ed25519.Ed25519PublicKey):
-        raise InputError("public_key", str(path), "an ed25519 key", problem="is a key of another kind")
+    if not isinstance(key, kind):
+        raise InputError(argument, str(path), "an ed25519 key", problem="is a key of another kind", cure=cure)
     return key
 
 
@@ -148,12 +151,6 @@ def _cryptography() -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingDependencyError("cryptography", "signing, and checking signatures", "signing") from error
     return ed25519, serialization
-
-
-def _unsupported() -> type[Exception]:
-    from cryptography.exceptions import UnsupportedAlgorithm
-
-    return UnsupportedAlgorithm
 
 
 def _raw(key: Ed25519PublicKey) -> str:
@@ -177,7 +174,3 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 def _is_hex(value: object, length: int) -> bool:
     return isinstance(value, str) and len(value) == length and set(value) <= set("0123456789abcdef")
-
-
-def _first(error: Exception) -> str:
-    return str(error).split("\n", maxsplit=1)[0][:120]

@@ -20,7 +20,6 @@ from saltflat.plan import Plan
 from saltflat.record import signing
 from saltflat.record.agreement import check_entries
 from saltflat.record.canonical import (
-    LARGEST_LEDGER,
     DamagedError,
     file_hash,
     fingerprint,
@@ -34,7 +33,7 @@ from saltflat.record.comparing import ROUNDING, differences, figure, is_figure
 from saltflat.record.elsewhere import what_instead
 from saltflat.record.evaluations import FILE as EVALUATIONS
 from saltflat.record.evaluations import composed, evaluation_events, spent_on_evaluations
-from saltflat.record.findings import Accepted, Faults, Finding, NotTried, Verification, judged
+from saltflat.record.findings import Accepted, Faults, Noted, NotTried, Verification, judged
 from saltflat.record.ledger import Ledger
 from saltflat.record.public import public_data
 from saltflat.record.selected import recorded_selection, tuned_on
@@ -90,11 +89,10 @@ def verify(
 
 
 class _Verifier:
-    """The checks, in order. Each adds a finding; one that needs what another did not find is not tried."""
+    """The checks, in order. Each gives a finding; one that needs what another did not find is not tried."""
 
     def __init__(self, folder: Path, key: Any, head: str | None, accept: tuple[str, ...]) -> None:
         self.folder, self.key, self.wanted_head, self.accept = folder, key, head, accept
-        self.findings: list[Finding] = []
         self.content = b""
         self.certificate: dict[str, Any] | None = None
         self.hashes: dict[str, str] = {}
@@ -104,35 +102,30 @@ class _Verifier:
         self.agrees = False
 
     def verified(self) -> Verification:
-        self.check(
-            "certificate", "is there, and is spelled and hashed as it was written", self.read_certificate
-        )
-        self.check("files", "every file has the bytes that the certificate names", self.check_files)
-        self.check(
-            "plan", "is a plan, spelled as it was written, with the certificate's hash", self.read_plan
-        )
-        self.check("ledger", "its chain is whole, with the certificate's count and head", self.read_ledger)
-        self.check("agreement", "the ledger records this plan and nothing else", self.check_agreement)
-        self.check("epsilon", "the claim covers what the ledger's releases cost", self.check_epsilon)
-        self.check("second opinion", "another accountant, with no code in common, agrees", self.check_second)
-        self.check("claims", "every figure and sentence follows from plan and ledger", self.check_claims)
-        self.check("page", "certificate.html says what the certificate says", self.check_page)
-        self.check(
-            "private", "the run makes a claim: noise in every release, and no seed", self.check_private
-        )
-        self.check("finished", "the run came to the end of its plan", self.check_finished)
-        if (self.folder / EVALUATIONS).exists():
-            self.check(
-                "evaluations", "their record is whole, and each costs what it says", self.check_evaluations
-            )
-        self.check_signature()
-        if self.wanted_head is not None:
-            self.check("head", "the ledger or certificate is the one whose hash was kept", self.check_head)
-        stated = self.certificate or {}
-        claimed = stated.get("epsilon")
+        checks: list[tuple[str, str, Callable[[], str | None]]] = [
+            ("certificate", "is there, and is spelled and hashed as it was written", self.read_certificate),
+            ("files", "every file has the bytes that the certificate names", self.check_files),
+            ("plan", "is a plan, spelled as it was written, with the certificate's hash", self.read_plan),
+            ("ledger", "its chain is whole, with the certificate's count and head", self.read_ledger),
+            ("agreement", "the ledger records this plan and nothing else", self.check_agreement),
+            ("epsilon", "the claim covers what the ledger's releases cost", self.check_epsilon),
+            ("second opinion", "another accountant, with no code in common, agrees", self.check_second),
+            ("claims", "every figure and sentence follows from plan and ledger", self.check_claims),
+            ("page", "certificate.html says what the certificate says", self.check_page),
+            ("private", "the run makes a claim: noise in every release, and no seed", self.check_private),
+            ("finished", "the run came to the end of its plan", self.check_finished),
+            ("evaluations", "their record is whole, and each costs what it says", self.check_evaluations),
+            ("signature", "the holder of a key vouched for the certificate", self.check_signature),
+            ("head", "the ledger or certificate is the one whose hash was kept", self.check_head),
+        ]
+        # nobody evaluated, or nobody kept a hash
+        left_out = {"evaluations"} if not (self.folder / EVALUATIONS).exists() else set()
+        left_out |= {"head"} if self.wanted_head is None else set()
+        findings = tuple(judged(*check) for check in checks if check[0] not in left_out)
+        claimed = (self.certificate or {}).get("epsilon")
         return Verification(
             str(self.folder),
-            tuple(self.findings),
+            findings,
             claimed=claimed if is_figure(claimed) else None,
             delta=None if self.plan is None else self.plan.budget.delta,
             epsilon=self.epsilons.get("pld"),
@@ -141,12 +134,13 @@ class _Verifier:
             recorded=None if self.ledger is None else self.ledger.releases,
             planned=None if self.plan is None else self.plan.steps,
             head=None if self.ledger is None else self.ledger.head,
-            certificate_hash=hashlib.sha256(self.content).hexdigest() if self.content else None,
+            certificate_hash=self.content_hash,
             certificate_bytes=self.content,
         )
 
-    def check(self, name: str, means: str, look: Callable[[], str | None]) -> None:
-        self.findings.append(judged(name, means, look))
+    @property
+    def content_hash(self) -> str | None:
+        return hashlib.sha256(self.content).hexdigest() if self.content else None
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -167,10 +161,8 @@ class _Verifier:
         if spelled(data) != content:
             raise DamagedError("certificate.json is not spelled as saltflat spells it: it was changed.")
         self.certificate = data
-        if not same(
-            data.get("certificate_sha256"),
-            fingerprint({key: value for key, value in data.items() if key != "certificate_sha256"}),
-        ):
+        rest = {key: value for key, value in data.items() if key != "certificate_sha256"}
+        if not same(data.get("certificate_sha256"), fingerprint(rest)):
             raise DamagedError("certificate.json was changed: its own hash does not fit.")
         files = data.get("files")
         if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
@@ -178,7 +170,7 @@ class _Verifier:
         return None
 
     def check_files(self) -> str | None:
-        stated = self.need(self.certificate, "there is no certificate to compare with").get("files")
+        stated = self.stated.get("files")
         stated = stated if isinstance(stated, dict) else {}
         faults = []
         for name in FILES:
@@ -220,13 +212,7 @@ class _Verifier:
         return None
 
     def read_ledger(self) -> str | None:
-        path = self.folder / "ledger.jsonl"
-        size = path.stat().st_size if path.is_file() else None
-        if size is None or size > LARGEST_LEDGER:
-            raise DamagedError(
-                f"{path.name} is missing." if size is None else f"{path.name} is too large: {size} bytes."
-            )
-        self.ledger = ledger = Ledger.read(path)
+        self.ledger = ledger = Ledger.read(self.folder / "ledger.jsonl")
         stated = self.certificate or {}
         faults = []
         if stated and not same(stated.get("ledger_entries"), len(ledger.entries)):
@@ -248,9 +234,7 @@ class _Verifier:
         return None
 
     def check_epsilon(self) -> str | None:
-        plan, ledger = self.need_both()
-        if not self.agrees:
-            raise NotTried("the ledger does not agree with the plan")
+        plan, ledger = self.need_agreeing()
         events = merged(ledger.events())
         if len(events) > MOST_KINDS:
             raise DamagedError(
@@ -287,19 +271,13 @@ class _Verifier:
             return None
         if found > spent * (1 + AGREES) + ROUNDING:
             raise Faults(f"it finds ε = {found:.6g}, and the first accountant only {spent:.6g}.")
-        above = (
-            ""
-            if spent <= found * (1 + AGREES) + ROUNDING
-            else "; the first one's grid is coarse here: it claims more"
-        )
+        coarse = spent > found * (1 + AGREES) + ROUNDING
+        above = "; the first one's grid is coarse here: it claims more" if coarse else ""
         return f"our own composition by FFT: ε = {found:.6g}{above}"
 
     def check_claims(self) -> str | None:
-        plan, ledger = self.need_both()
-        stated = self.need(self.certificate, "there is no certificate to compare with")
-        if not self.agrees:
-            raise NotTried("the ledger does not agree with the plan")
-        opened = ledger.entries[0]
+        plan, ledger = self.need_agreeing()
+        stated, opened = self.stated, ledger.entries[0]
         finished = stated.get("finished")
         about = parsed(read_bounded(self.folder / "run.json"), "run.json")
         again = certify(
@@ -319,8 +297,7 @@ class _Verifier:
         return None if here == there else f"computed with dp-accounting {there}, checked with {here}"
 
     def check_page(self) -> str | None:
-        stated = self.need(self.certificate, "there is no certificate to compare with")
-        content = read_bounded(self.folder / "certificate.html")
+        stated, content = self.stated, read_bounded(self.folder / "certificate.html")
         made = sealed(stated)
         if content != made.page().encode():
             raise DamagedError("certificate.html is not the page of this certificate: it was changed.")
@@ -330,12 +307,11 @@ class _Verifier:
 
     def check_evaluations(self) -> str | None:
         plan, _ = self.need_both()
-        read_bounded(self.folder / EVALUATIONS, LARGEST_LEDGER)
         record = Ledger.read(self.folder / EVALUATIONS)
         opened = record.entries[0] if record.entries else {}
         if opened.get("kind") != "evaluations" or opened.get("plan_hash") != plan.hash:
             raise DamagedError(f"{EVALUATIONS} is that of another run.")
-        stated = [entry for entry in record.entries if entry["kind"] == "evaluation"]
+        stated = record.of_kind("evaluation")
         for entry, event in zip(stated, evaluation_events(record)):
             cost = epsilon([event], entry["delta"])
             if not cost <= entry["epsilon"] * (1 + ROUNDING):
@@ -375,25 +351,12 @@ class _Verifier:
 
     # --- who vouches for them ---------------------------------------------------------------------
 
-    def check_signature(self) -> None:
-        means = "the holder of a key vouched for the certificate"
+    def check_signature(self) -> str | None:
         if not (self.folder / signing.NAME).exists():
-            if self.key is not None:
-                self.findings.append(
-                    Finding("signature", "failed", means, ("the certificate is not signed.",))
-                )
-            else:
-                self.findings.append(Finding("signature", "noted", means, ("not signed",)))
-            return
-        self.check("signature", means, self.check_given_signature)
-        last = self.findings[-1]
-        if self.key is None and last.status == "passed":
-            self.findings[-1] = Finding(last.name, "noted", last.means, last.found)
-
-    def check_given_signature(self) -> str | None:
+            raise Noted("not signed") if self.key is None else Faults("the certificate is not signed.")
         signature = signing.Signature.read(read_bounded(self.folder / signing.NAME))
         if self.key is None:
-            return f"signed by key {signature.key_fingerprint}, not checked: pass the public key"
+            raise Noted(f"signed by key {signature.key_fingerprint}, not checked: pass the public key")
         if not signature.is_by(self.key, self.content):
             raise DamagedError("the signature is not one of this certificate by this key.")
         return f"signed by key {signature.key_fingerprint}"
@@ -402,7 +365,7 @@ class _Verifier:
         wanted = (self.wanted_head or "").strip().lower()
         if self.ledger is not None and wanted == self.ledger.head:
             return "it is the ledger's head: plan, noise and steps are those of then; weights are not covered by it"
-        if self.content and wanted == hashlib.sha256(self.content).hexdigest():
+        if wanted == self.content_hash:
             return "it is the hash of certificate.json: every file is that of then"
         raise DamagedError("neither the ledger's head nor the hash of certificate.json is the one given.")
 
@@ -413,9 +376,19 @@ class _Verifier:
             raise NotTried(otherwise)
         return value
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        return self.need(self.certificate, "there is no certificate to compare with")
+
     def need_both(self) -> tuple[Plan, Ledger]:
         plan = self.need(self.plan, "the plan cannot be read")
         return plan, self.need(self.ledger, "the ledger cannot be read")
+
+    def need_agreeing(self) -> tuple[Plan, Ledger]:
+        both = self.need_both()
+        if not self.agrees:
+            raise NotTried("the ledger does not agree with the plan")
+        return both
 
     def refuse(self, word: str, *reasons: str) -> None:
         """A fault, unless the caller accepts runs of this kind."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from saltflat.engine import clipping as clipping_functions
 from saltflat.engine.clipping import ClippingFunction
+from saltflat.mechanism.count import GRID, noised_count
 from saltflat.mechanism.exact import Grid, noised_on_grid
 from saltflat.mechanism.noise import gaussian, noised
 from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, Randomness
@@ -114,14 +115,11 @@ class Mechanism:
         clipping = self.plan.clipping
         if not isinstance(clipping, QuantileClipping):
             return None
-        if self.randomness.tier == TIER_EXACT:  # halves lie on the grid of one half
-            grid = Grid.for_clip_norm(0.5)
-            halves = {"count": torch.tensor(round(count / grid.step))}
-            noisy = noised_on_grid(halves, grid, 2 * clipping.count_noise, 1.0, self._stream())
-            return float(noisy["count"]) / self.plan.sampling.batch_size + 0.5
-        source = self.randomness.noise
-        drawn = float(gaussian(torch.Size([]), clipping.count_noise, source.device, source))
-        return (count + drawn) / self.plan.sampling.batch_size + 0.5
+        halves = round(count / GRID.step)  # they lie on the grid of one half
+        return (
+            noised_count(halves, 2 * clipping.count_noise, self.randomness) / self.plan.sampling.batch_size
+            + 0.5
+        )
 
     def _stream(self) -> CryptographicStream:
         assert isinstance(self.randomness.noise, CryptographicStream)

@@ -6,8 +6,9 @@ import warnings
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from saltflat.data.people import People
 from saltflat.data.source import Examples, Source, Surveyed, as_source
 from saltflat.engine.batch import LossFunction
 from saltflat.errors import InputError, PrivacyWarning, nearest
@@ -17,6 +18,7 @@ from saltflat.ranks.group import several
 from saltflat.training.build import trainable
 from saltflat.training.evaluate import evaluate
 from saltflat.training.keep import EVERY, check_every
+from saltflat.training.losses import check_targets, default_loss
 
 
 def check_settings(settings: Any, known: Any) -> None:
@@ -112,13 +114,67 @@ def check_evaluation(
         ) from error  # fmt: skip
 
 
-def check_provenance(data: Any) -> None:
+def check_provenance(data: Any, spender: str = "the plan") -> None:
+    """Say that rows are not private, where a budget is spent on them."""
     if isinstance(data, Examples) and data.provenance != "private":
         warnings.warn(
-            f"This data is marked {data.provenance}: it needs no budget, and the plan spends one on it.",
+            f"This data is marked {data.provenance}: it needs no budget, and {spender} spends one on it.",
             PrivacyWarning,
             stacklevel=4,
         )
+
+
+def check_population(count: int, what: str, declared: int) -> None:
+    """Say that there are more or fewer units than declared: it must change nothing, and is kept out of all files."""
+    if count != declared:
+        warnings.warn(
+            f"The data has {count} {what} and the plan declares population={declared}. Rate, divisor and steps stay "
+            "as declared; the guarantee holds. This is said here and stored nowhere.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+
+
+def units_in(source: Source, groups: Any, unit: str) -> Source:
+    """People as units where the plan protects people; a plan and data that disagree are refused."""
+    ids = groups if groups is not None else getattr(source, "groups", None)
+    if unit == "person":
+        if ids is None:
+            raise InputError(
+                "groups", None, "an id for each row, because the plan protects a person",
+                problem="is missing",
+                cure="Pass fit(groups=ids), or make a plan with unit='example'.",
+            )  # fmt: skip
+        return People(source, ids)
+    if unit == "client":
+        raise InputError(
+            "unit", "client", "unit='example' or unit='person' in fit",
+            problem="would claim more than training on rows protects",
+            cure="Train clients with sf.federate; or pass their ids as groups and protect them with unit='person'.",
+        )  # fmt: skip
+    if groups is not None:
+        raise InputError(
+            "unit", unit, "unit='person' in the plan, because groups are given",
+            problem="would protect single rows only",
+        )  # fmt: skip
+    if ids is not None:
+        warnings.warn(
+            "The data says whose rows they are, and the plan protects single rows: a person with several rows "
+            "is protected less. Make the plan with unit='person'.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+    return source
+
+
+def checked_loss(
+    source: Source, loss_fn: LossFunction | None, classes: int | None, first: int = 0
+) -> LossFunction:
+    """The caller's loss, or the usual one for these targets, which must suit it. ``first`` is a row to look at."""
+    held = source.source if isinstance(source, People) else source
+    targets: Tensor = held.targets if isinstance(held, Examples) else source.fetch(torch.tensor([first]))[1]
+    check_targets(targets, classes, loss_fn)
+    return loss_fn if loss_fn is not None else default_loss(targets)
 
 
 def cannot_take(model: nn.Module, what: str, tried: str, error: Exception) -> InputError:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saltflat.data.people import units_of
 from saltflat.data.source import Examples, Source, as_source, map_tensors, tensors_in
 from saltflat.engine.batch import LossFunction
-from saltflat.engine.calling import call_model
+from saltflat.engine.calling import call_model, take
 from saltflat.training.losses import default_loss, found_logits, logits_of
 
 BATCH = 512
@@ -37,14 +38,9 @@ def predict(model: nn.Module, inputs: Any, device: torch.device | None = None) -
     outputs = []
     with evaluating(model):
         for some in torch.arange(len(tensors_in(tensors)[0])).split(BATCH):
-            batch = take(tensors, some, device)
+            batch = map_tensors(lambda t: t.to(device), take(tensors, some))
             outputs.append(logits_of(call_model(model, batch)).cpu())
     return torch.cat(outputs)
-
-
-def take(tensors: Any, rows: Tensor, device: torch.device | None) -> Any:
-    """Some rows of inputs of any form, on the device."""
-    return map_tensors(lambda t: t[rows].to(device), tensors)
 
 
 def evaluate(
@@ -67,9 +63,8 @@ def tally(
     total, correct, counted = 0.0, 0, 0
     with evaluating(model):
         for indices in rows.split(BATCH) if len(rows) else ():
-            inputs, targets = source.fetch(indices)
-            inputs, targets = map_tensors(lambda t: t.to(device), inputs), targets.to(device)
-            outputs = call_model(model, inputs)
+            found = units_of(source, indices, device)
+            outputs, targets = call_model(model, found.inputs), found.targets
             total += float((loss_fn or default_loss(targets))(outputs, targets).sum())
             logits = found_logits(outputs)
             if not targets.is_floating_point() and logits is not None and logits.dim() == 2:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from saltflat.accounting import Relation, SampledGaussian, least_scale
 from saltflat.accounting import epsilon as cost_of
-from saltflat.data.people import People, units_of
-from saltflat.data.source import Examples, Source, as_source, map_tensors
+from saltflat.data.people import People
+from saltflat.data.source import Source, as_source, map_tensors
 from saltflat.engine.calling import call_model
 from saltflat.engine.probe import refuse_if_mixed
 from saltflat.errors import InputError, PrivacyWarning, check_count
@@ -27,9 +29,11 @@ from saltflat.record.balance import Charge
 from saltflat.record.evaluations import FILE, composed, entry_of, evaluations_in, spent_on_evaluations
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
+from saltflat.training.checks import check_provenance
 from saltflat.training.evaluate import BATCH, evaluating, with_weights
 from saltflat.training.losses import logits_of
 from saltflat.training.run import Run
+from saltflat.training.score import right_answers, tells_classes
 from saltflat.training.spend import AccountName, opened, reserve
 
 CONFIDENCE = 0.95
@@ -152,7 +156,9 @@ def evaluate_privately(
         charged.check([charge], "This evaluation")
     where = torch.device(device) if device is not None else _device_of(module)
     with evaluating(module.to(where)), with_weights(module, run.average if average and run else None):
-        total = _right_answers(module, source, where, alone=randomness == TIER_EXACT)
+        _check_model(module, source, where)
+        at_once = 1 if randomness == TIER_EXACT else BATCH  # there, every unit is asked by itself
+        total = centred_sum(right_answers(module, source, where, at_once=at_once))
     _say_what_differs(data, source, declared)
     folder = Path(out) if out is not None else None if run is None else run.folder
     facts = {
@@ -160,7 +166,7 @@ def evaluate_privately(
         "unit": budget.unit, "disjoint": disjoint, "randomness": randomness,
         "weights_sha256": _weights_hash(run, average),
     }  # fmt: skip
-    with _Record(folder, run) as ledger:
+    with _record(folder, run) as ledger:
         reservation = None if charged is None else reserve(charged, charge, ledger, folder)
         ledger.record("evaluation", **entry_of(facts | {"reservation": reservation}, event))
         released = noised_count(total, sigma, Randomness.fresh(where, randomness))
@@ -209,42 +215,19 @@ def _claim(epsilon: float, delta: float, size: int | None, source: Source, run: 
     return budget
 
 
-def _right_answers(model: nn.Module, source: Source, device: torch.device, *, alone: bool) -> int:
-    """The centred count of right answers. With ``alone`` every unit is asked by itself."""
-    total = 0
-    _check_model(model, source, device)
-    for indices in torch.arange(len(source)).split(1 if alone else BATCH):
-        rows = units_of(source, indices)
-        logits = _logits(model, map_tensors(lambda t: t.to(device), rows.inputs))
-        right = (logits.argmax(1).cpu() == rows.targets.cpu()).double()
-        if rows.weights is not None:
-            right = (right * rows.weights).view(-1, rows.each).sum(1)
-        total += centred_sum(right)
-    return total
-
-
 @torch.no_grad()
-def _logits(model: nn.Module, inputs: Any) -> Tensor:
-    return logits_of(call_model(model, inputs))
-
-
 def _check_model(model: nn.Module, source: Source, device: torch.device) -> None:
     """A few rows, before anything is spent: classes in, classes out, and no row answers for another."""
     inputs, targets = source.fetch(torch.arange(min(3, len(source))))
     inputs = map_tensors(lambda t: t.to(device), inputs)
     try:
-        logits = _logits(model, inputs)
+        logits = logits_of(call_model(model, inputs))
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise InputError(
             "data", "the hold-out", "rows of the form that the model was trained on",
             problem=f"failed on the first rows: {error}",
         ) from error  # fmt: skip
-    if (
-        targets.is_floating_point()
-        or not isinstance(logits, Tensor)
-        or logits.dim() != 2
-        or logits.shape[1] < 2
-    ):
+    if not tells_classes(logits, targets):
         raise InputError(
             "data", "the hold-out", "whole numbers as targets, and a model with one output a class",
             problem="has no accuracy to speak of",
@@ -259,11 +242,7 @@ def _check_model(model: nn.Module, source: Source, device: torch.device) -> None
 
 
 def _say_what_differs(data: Any, source: Source, declared: int) -> None:
-    if isinstance(data, Examples) and data.provenance != "private":
-        warnings.warn(
-            f"This data is marked {data.provenance}: it needs no budget, and this spends one on it.",
-            PrivacyWarning, stacklevel=3,
-        )  # fmt: skip
+    check_provenance(data, "this")
     if len(source) != declared:
         warnings.warn(
             f"The hold-out has {len(source)} units and size={declared} is declared. The count is divided by the "
@@ -291,30 +270,18 @@ def _device_of(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
-class _Record:
-    """The record of a folder's evaluations, held for this process inside the block."""
-
-    def __init__(self, folder: Path | None, run: Run | None) -> None:
-        self.folder = None if folder is None else RunFolder(folder)
-        self.plan_hash = None if run is None else run.plan.hash
-        self.in_memory = None if run is None else run.evaluations
-        self.ledger: Ledger | None = None
-
-    def __enter__(self) -> Ledger:
-        if self.folder is not None:
-            self.folder.path.mkdir(parents=True, exist_ok=True)
-            self.folder.hold()
-        try:
-            path = None if self.folder is None else self.folder.path
-            held = None if path is not None else self.in_memory
-            self.ledger = evaluations_in(path, self.plan_hash, held)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self.ledger
-
-    def __exit__(self, *_: object) -> None:
-        if self.ledger is not None:
-            self.ledger.close()
-        if self.folder is not None:
-            self.folder.let_go()
+@contextmanager
+def _record(folder: Path | None, run: Run | None) -> Iterator[Ledger]:
+    """The record of a folder's evaluations, held for this process inside the block; in memory without a folder."""
+    plan_hash = None if run is None else run.plan.hash
+    if folder is None:
+        yield evaluations_in(None, plan_hash, None if run is None else run.evaluations)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    held = RunFolder(folder)
+    held.hold()
+    try:
+        with closing(evaluations_in(folder, plan_hash)) as ledger:
+            yield ledger
+    finally:
+        held.let_go()

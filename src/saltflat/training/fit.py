@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,11 +17,10 @@ from saltflat.engine.batch import LossFunction
 from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import Plan
 from saltflat.ranks.stopping import undisturbed
-from saltflat.record.certificate import Certificate
 from saltflat.training.evaluate import coverage, with_weights
 from saltflat.training.follow import follow
 from saltflat.training.keep import EVERY
-from saltflat.training.lead import leading, opened_group
+from saltflat.training.lead import Led, leading, opened_group
 from saltflat.training.prepare import Settings, prepare
 from saltflat.training.progress import NotedBar, note_about
 from saltflat.training.resume import finished_run
@@ -104,30 +103,27 @@ def fit(
         "check_gradients": check_gradients, "facts": facts,
     }  # fmt: skip
     group = opened_group(model, device)
-    if group is None:
-        if (done := _finished(model, plan, settings)) is not None:
-            return done
-        session = prepare(model, data, plan, evaluate, **settings)
-        return completed(session, evaluate, callbacks, progress, "sf.fit")
-    if not group.leads:
+    if group is not None and not group.leads:
         return follow(group, model, data, plan, evaluate, settings)
     with leading(group) as ranks:
-        run = _finished(model, plan, settings)
-        if run is not None:
-            ranks.open(None)
-        else:
+        run = _finished(model, plan, settings, ranks)
+        if run is None:
             session = prepare(model, data, plan, evaluate, ranks, **settings)
             run = completed(session, evaluate, callbacks, progress, "sf.fit")
-        ranks.end(run)
+        if ranks is not None:
+            ranks.end(run)
         return run
 
 
-def _finished(model: nn.Module, plan: Plan | None, settings: Settings) -> Run | None:
+def _finished(model: nn.Module, plan: Plan | None, settings: Settings, ranks: Led | None) -> Run | None:
     """The run that is to be resumed, if there is nothing left to do."""
     resume = settings.get("resume")
     if resume is None or settings.get("out") is not None:
         return None
-    return finished_run(resume, model, plan)
+    run = finished_run(resume, model, plan)
+    if run is not None and ranks is not None:
+        ranks.open(None)
+    return run
 
 
 def completed(
@@ -137,7 +133,7 @@ def completed(
     loop, folder = session.loop, session.folder
     try:
         try:
-            history = trained(session, evaluate, callbacks, progress)
+            trained(session, evaluate, callbacks, progress)
         except BaseException as error:
             # what was released stays certified and usable
             with nullcontext() if loop.ranks is None else undisturbed():
@@ -147,23 +143,24 @@ def completed(
                     f"The run in {folder.path} can go on: {function}(..., resume={str(folder.path)!r})"
                 )
             raise
-        certificate = session.close(finished=True)
+        session.close(finished=True)
     finally:
         session.let_go()
-    return run_of(session, certificate, history)
+    return run_of(session)
 
 
-def run_of(session: Session, certificate: Certificate, history: list[dict[str, Any]]) -> Run:
-    """What a session came to."""
-    loop, folder = session.loop, session.folder
+def run_of(session: Session) -> Run:
+    """What a session came to that was closed."""
+    loop, folder, certificate = session.loop, session.folder, session.certificate
+    assert certificate is not None
     where, average = None if folder is None else folder.path, loop.average.average
-    return Run(loop.plan, loop.model, certificate, history, average, session.rules, where, session.seconds)
+    return Run(
+        loop.plan, loop.model, certificate, session.history, average, session.rules, where, session.seconds
+    )
 
 
-def trained(
-    session: Session, evaluate: Any, callbacks: Sequence[Callback], progress: bool | None
-) -> list[dict[str, Any]]:
-    """Run the loop to its end; returns one row of metrics an epoch."""
+def trained(session: Session, evaluate: Any, callbacks: Sequence[Callback], progress: bool | None) -> None:
+    """Run the loop to its end; the session's history gets one row of metrics an epoch."""
     loop, history = session.loop, session.history
     loop.hand_out_releases = any(getattr(callback, "wants_releases", False) for callback in callbacks)
 
@@ -185,7 +182,6 @@ def trained(
             if _has_row(loop):
                 measured()
             bar.update(completed=step.number)
-    return history
 
 
 def _has_row(loop: Loop) -> bool:
@@ -212,30 +208,26 @@ def steps(
     [1, 2]
     """
     group = opened_group(model, settings.get("device"))
-    if group is None:
-        if _finished(model, plan, settings) is None:
-            session = prepare(model, data, plan, **settings)
-            yield from _handed_out(session)
-    elif not group.leads:
+    if group is not None and not group.leads:
         follow(group, model, data, plan, None, settings)
-    else:
-        with leading(group) as ranks:
-            run = _finished(model, plan, settings)
-            if run is not None:
-                ranks.open(None)
-                ranks.end(run)
-                return
+        return
+    with leading(group) as ranks:
+        run = _finished(model, plan, settings, ranks)
+        if run is None:
             session = prepare(model, data, plan, None, ranks, **settings)
             try:
-                certificate = yield from _handed_out(session)
+                yield from _handed_out(session)
             except GeneratorExit:  # the caller has seen enough
-                ranks.end(run_of(session, session.certificate(), session.history))
+                if ranks is not None:
+                    ranks.end(run_of(session))
                 raise
-            ranks.end(run_of(session, certificate, session.history))
+            run = run_of(session)
+        if ranks is not None:
+            ranks.end(run)
 
 
-def _handed_out(session: Session) -> Generator[Step, None, Certificate]:
-    """The steps of a session, which is closed however they end; returns the certificate."""
+def _handed_out(session: Session) -> Iterator[Step]:
+    """The steps of a session, which is closed however they end."""
     loop = session.loop
     try:
         yield from loop
@@ -244,7 +236,6 @@ def _handed_out(session: Session) -> Generator[Step, None, Certificate]:
             session.close(finished=loop.position == loop.plan.steps)
         finally:
             session.let_go()
-    return session.certificate()
 
 
 def metrics_row(loop: Loop, step: Step, data: Any) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def require_gradients(
         trial = Trial.made_up(model, inputs, targets, loss_fn, device)
     else:
         given = _given(asked)
-        trial = Trial(model, loss_fn, lambda model, _: loss_fn(*_called(model, given, device)))
+        trial = Trial(model, lambda model, _: loss_fn(*_called(model, given, device)))
     try:
         found = trial.examined(thoroughly=False)
     except NothingTriedError as error:
@@ -154,7 +154,6 @@ class Trial:
     """A model and a way to its losses on rows that are not private: ``losses(model, number of the draw)``."""
 
     model: nn.Module
-    loss_fn: LossFunction
     losses: Any
 
     @classmethod
@@ -176,7 +175,7 @@ class Trial:
             longer.targets = _longer(rows[0].targets)
             return longer.losses(loss_fn, number)
 
-        return cls(core, loss_fn, losses)
+        return cls(core, losses)
 
     def examined(self, thoroughly: bool = True) -> Gradients:
         """What each tensor gets. With ``thoroughly`` also which gradients are rounding errors."""

@@ -49,8 +49,11 @@ def opened_group(model: nn.Module, device: Any) -> Group | None:
 
 
 @contextmanager
-def leading(group: Group) -> Iterator[Led]:
-    """Lead the group inside the block; whatever ends it, the other ranks are told, or notice."""
+def leading(group: Group | None) -> Iterator[Led | None]:
+    """Lead the group inside the block; whatever ends it, the other ranks are told, or notice. Alone, nothing."""
+    if group is None:
+        yield None
+        return
     led = Led(group)
     try:
         with ending_in_order():

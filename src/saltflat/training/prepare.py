@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.people import People
+from saltflat.data.people import People, units_of
 from saltflat.data.shared_rows import refuse_shared_rows
-from saltflat.data.source import Examples, Source, as_source, map_tensors
+from saltflat.data.source import Source, as_source, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
-from saltflat.errors import InputError, PrivacyWarning, SaltflatError, check_count
+from saltflat.errors import InputError, SaltflatError, check_count
 from saltflat.mechanism.exact import Grid
 from saltflat.mechanism.randomness import TIER_EXACT
 from saltflat.mechanism.sampling import check_rows
 from saltflat.methods.multiplicity import views_of
-from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.plan import Multiplicity, Plan
 from saltflat.ranks.shards import shard
 from saltflat.record.ledger import Ledger
@@ -30,42 +27,32 @@ from saltflat.training.build import build_mechanism
 from saltflat.training.checks import (
     cannot_take,
     check_evaluation,
+    check_population,
     check_provenance,
     check_settings,
     check_solved,
     check_survey,
+    checked_loss,
     placed,
+    units_in,
 )
 from saltflat.training.follow import facts_of
 from saltflat.training.gradients import require_gradients
 from saltflat.training.lead import Led
-from saltflat.training.losses import check_targets, default_loss
 from saltflat.training.public_side import check_public, content_hash, listed
 from saltflat.training.resume import plan_of
-from saltflat.training.session import LoopWith, Session, opened_session, releasing
-from saltflat.training.spend import AccountName, Spending
+from saltflat.training.session import RunSettings, Session, opened_session, releasing
+from saltflat.training.spend import LoopWith, Spending
 from saltflat.training.step import Loop, Schedule, build_optimizer, named_schedule
-from saltflat.training.sums import Sums, fetch
+from saltflat.training.sums import Sums
 
 
-class Settings(TypedDict, total=False):
+class Settings(RunSettings, total=False):
     """What `fit` and `steps` take beside the model, the data and the plan."""
 
-    loss_fn: LossFunction | None
-    optimizer: OptimizerFactory | None
     schedule: Schedule | str | None
     groups: Any
-    public: Any
-    out: str | Path | None
-    device: torch.device | str | None
-    seed: int | None
     micro_batch: int | None
-    randomness: str | None
-    resume: str | Path | None
-    checkpoint_every: float
-    account: AccountName
-    check_gradients: Any
-    facts: dict[str, Any] | None
 
 
 def prepare(
@@ -98,10 +85,10 @@ def prepare(
     where = placed(model, settings.get("device"))
     check_provenance(data)
     check_public(plan, public)
-    source = _by_person(as_source(data), settings.get("groups"), plan)
+    source = units_in(as_source(data), settings.get("groups"), plan.budget.unit)
     check_rows(plan.sampling, len(source))
     check_survey(plan, source, resume)
-    loss = _checked_loss(source, settings.get("loss_fn"), getattr(data, "num_classes", None))
+    loss = checked_loss(source, settings.get("loss_fn"), getattr(data, "num_classes", None))
     key = ""
     if public is not None:
         refuse_shared_rows(data, public)
@@ -115,15 +102,8 @@ def prepare(
         check_evaluation(model, test, loss, where)
     if public is not None:
         check_evaluation(model, public, loss, where, "public")
-    if len(source) != plan.sampling.population:
-        warnings.warn(
-            f"The data has {len(source)} {'people' if isinstance(source, People) else 'rows'} and the plan declares "
-            f"population={plan.sampling.population}. "
-            "Rate, divisor and steps stay as declared; the guarantee holds. "
-            "This is said here and stored nowhere.",
-            PrivacyWarning,
-            stacklevel=3,
-        )
+    what = "people" if isinstance(source, People) else "rows"
+    check_population(len(source), what, plan.sampling.population)
     if ranks is not None:
         ranks.agree(facts_of(Sums(model, source, plan, loss, where), test))
 
@@ -134,18 +114,9 @@ def prepare(
         def loop_with(ledger: Ledger, seed: int | None) -> Loop:
             mechanism = build_mechanism(plan, source, ledger, where, seed, tier)
             return Loop(
-                model,
-                source,
-                plan,
-                mechanism,
-                loss,
-                optimizer,
-                schedule,
-                where,
-                micro_batch,
-                public,
+                model, source, plan, mechanism, loss, optimizer, schedule, where, micro_batch, public,
                 public_key=f"{key}:{seed}",
-            )
+            )  # fmt: skip
 
         return loop_with
 
@@ -161,21 +132,16 @@ def prepare(
 
 
 def own_sums(
-    model: nn.Module,
-    data: Any,
-    plan: Plan,
-    test: Any,
-    settings: Mapping[str, Any],
-    shard_of: tuple[int, int],
+    model: nn.Module, data: Any, plan: Plan, test: Any, settings: Mapping[str, Any], shard_of: tuple[int, int]
 ) -> Sums:
     """What a rank that does not lead needs, checked on rows of its own shard: it reads no others."""
     rank, size = shard_of
     where = placed(model, settings.get("device"))
-    source = _by_person(as_source(data), settings.get("groups"), plan)
+    source = units_in(as_source(data), settings.get("groups"), plan.budget.unit)
     check_rows(plan.sampling, len(source))
     own = shard(len(source), rank, size)
     some = torch.tensor(list(own[:3]) or [0])
-    loss = _checked_loss(
+    loss = checked_loss(
         source, settings.get("loss_fn"), getattr(data, "num_classes", None), first=int(some[0])
     )
     _rehearsed(model, source, loss, plan.multiplicity, where, some)
@@ -193,48 +159,7 @@ def layer_rules(model: nn.Module, data: Any, loss_fn: LossFunction | None = None
     """
     source = as_source(data)
     where = placed(model, None)
-    return _rehearsed(model, source, _checked_loss(source, loss_fn, None), Multiplicity(), where)
-
-
-def _by_person(source: Source, groups: Any, plan: Plan) -> Source:
-    """People as units where the plan protects people; a plan and data that disagree are refused."""
-    ids = groups if groups is not None else getattr(source, "groups", None)
-    if plan.budget.unit == "person":
-        if ids is None:
-            raise InputError(
-                "groups", None, "an id for each row, because the plan protects a person",
-                problem="is missing",
-                cure="Pass fit(groups=ids), or make a plan with unit='example'.",
-            )  # fmt: skip
-        return People(source, ids)
-    if plan.budget.unit == "client":
-        raise InputError(
-            "unit", "client", "unit='example' or unit='person' in fit",
-            problem="would claim more than training on rows protects",
-            cure="Train clients with sf.federate; or pass their ids as groups and protect them with unit='person'.",
-        )  # fmt: skip
-    if ids is not None and groups is None:
-        warnings.warn(
-            "The data says whose rows they are, and the plan protects single rows: a person with several rows "
-            "is protected less. Make the plan with unit='person'.",
-            PrivacyWarning,
-            stacklevel=4,
-        )
-    if groups is not None:
-        raise InputError(
-            "unit", plan.budget.unit, "unit='person' in the plan, because groups are given",
-            problem="would protect single rows only",
-        )  # fmt: skip
-    return source
-
-
-def _checked_loss(
-    source: Source, loss_fn: LossFunction | None, classes: int | None, first: int = 0
-) -> LossFunction:
-    held = source.source if isinstance(source, People) else source
-    targets: Tensor = held.targets if isinstance(held, Examples) else source.fetch(torch.tensor([first]))[1]
-    check_targets(targets, classes, loss_fn)
-    return loss_fn if loss_fn is not None else default_loss(targets)
+    return _rehearsed(model, source, checked_loss(source, loss_fn, None), Multiplicity(), where)
 
 
 def _rehearsed(
@@ -246,7 +171,7 @@ def _rehearsed(
     some: Tensor | None = None,
 ) -> dict[str, str]:
     """Take a gradient of a few rows and throw it away: what is wrong with the model shows here."""
-    rows = fetch(source, torch.arange(min(3, len(source))) if some is None else some, device)
+    rows = units_of(source, torch.arange(min(3, len(source))) if some is None else some, device)
     inputs, targets = rows.inputs, rows.targets
     try:
         if multiplicity.augmentations:
@@ -264,7 +189,7 @@ def _rehearse_alone(
     """The exact tier takes every unit by itself: a model or plan that does not allow it is refused here."""
     for phase in plan.phases:
         Grid.for_clip_norm(phase.clip_norm)
-    rows = fetch(source, torch.tensor([0]), device)
+    rows = units_of(source, torch.tensor([0]), device)
     try:
         clipped_alone(model, loss, map_tensors(lambda t: t[:1], rows.inputs), rows.targets[:1], 1.0)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:

@@ -12,20 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.source import Examples, Source, as_source, map_tensors, tensors_in
+from saltflat.data.people import units_of
+from saltflat.data.source import Examples, Source, as_source, tensors_in
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.calling import call_model
 from saltflat.engine.frame import Frame
 from saltflat.errors import InputError
 from saltflat.methods.ascent import scaled_to
-from saltflat.methods.public import (
-    added,
-    mixed,
-    mixing_weight,
-    preconditioner,
-    public_rows,
-    second_moment,
-)
+from saltflat.methods.public import added, mixed, mixing_weight, preconditioner, public_rows, second_moment
 from saltflat.plan import AdaDps, Dope, MirrorDescent, NoPublicGradient, Plan
 from saltflat.record.public import public_data
 
@@ -116,10 +110,9 @@ class PublicSide:
         """The gradient of the mean loss on some public rows."""
         total = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         for some in rows.split(ROWS_AT_ONCE):
-            inputs, targets = self.source.fetch(some)
-            inputs, targets = map_tensors(lambda t: t.to(self.device), inputs), targets.to(self.device)
+            taken = units_of(self.source, some, self.device)
             with torch.enable_grad():
-                loss = self.loss_fn(call_model(self.model, inputs), targets).sum() / len(rows)
+                loss = self.loss_fn(call_model(self.model, taken.inputs), taken.targets).sum() / len(rows)
                 found = torch.autograd.grad(loss, list(self.weights.values()), allow_unused=True)
             for name, grad in zip(self.weights, found):
                 if grad is not None:
@@ -170,13 +163,14 @@ def check_public(plan: Plan, public: Any) -> None:
         check_not_private(public)
 
 
-def check_not_private(public: Any) -> None:
-    """Refuse rows that are marked private."""
-    if isinstance(public, Examples) and public.provenance == "private":
+def check_not_private(rows: Any, argument: str = "public", *, declared: bool = False, cure: str = "") -> None:
+    """Refuse rows that are marked private; where they must be ``declared`` public, also those that say nothing."""
+    marked = isinstance(rows, Examples)
+    if (declared and not marked) or (marked and rows.provenance == "private"):
         raise InputError(
-            "public", "private data", "data whose provenance is public or synthetic",
+            argument, "private data", "rows whose provenance is public or synthetic",
             problem="is given where public data is needed",
-            cure="Declare it when loading: provenance='public'.",
+            cure=f"Declare it when loading: provenance='public'. {cure}".rstrip(),
         )  # fmt: skip
 
 

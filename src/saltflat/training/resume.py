@@ -119,8 +119,8 @@ def check_setup(loop: Loop, facts: dict[str, Any], seed: int | None) -> None:
 
 def replay(loop: Loop, folder: RunFolder, ledger: Ledger) -> int:
     """Use the journal's releases again, in order; returns how many. They were released once: it costs nothing."""
-    entries = {entry["step"]: entry["hash"] for entry in ledger.entries if entry["kind"] == "release"}
-    given_up = {entry["step"] for entry in ledger.entries if entry["kind"] == "aborted"}
+    entries = {entry["step"]: entry["hash"] for entry in ledger.of_kind("release")}
+    given_up = {entry["step"] for entry in ledger.of_kind("aborted")}
     replayed, start = 0, loop.position
     for tensors, facts in folder.checkpoints.releases():
         step = facts.get("step")

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.people import People
-from saltflat.data.source import Examples, Source, as_source, map_tensors
+from saltflat.data.people import People, units_of
+from saltflat.data.source import Examples, Source, as_source
 from saltflat.engine.calling import call_model
 from saltflat.errors import InputError
-from saltflat.mechanism.exact import Grid, noised_on_grid
-from saltflat.mechanism.noise import gaussian
+from saltflat.mechanism.count import noised_count
+from saltflat.mechanism.exact import Grid
 from saltflat.mechanism.randomness import Randomness
 from saltflat.mechanism.sampling import draw
 from saltflat.mechanism.streams import CryptographicStream
@@ -51,25 +51,35 @@ def held_out(
     return owned.subset((~held).nonzero().flatten()), owned.subset(held.nonzero().flatten())
 
 
+def tells_classes(logits: Tensor, targets: Tensor) -> bool:
+    """Whether there are right answers: whole numbers as targets, and an output for each class."""
+    return not targets.is_floating_point() and logits.dim() == 2 and logits.shape[1] > 1
+
+
 @torch.no_grad()
-def right_answers(model: nn.Module, source: Source, device: torch.device) -> Tensor:
-    """1 for every row whose class the model finds, else 0. Private where the rows are."""
-    found = []
+def right_answers(model: nn.Module, source: Source, device: torch.device, *, at_once: int = BATCH) -> Tensor:
+    """For every row whether the model finds its class, 1 or 0; for a person, the share of their rows.
+
+    Private where the rows are.
+    """
+    found = [torch.zeros(0, dtype=torch.float64)]
     with evaluating(model):
-        for some in torch.arange(len(source)).split(BATCH):
-            inputs, targets = source.fetch(some)
-            outputs = call_model(model, map_tensors(lambda t: t.to(device), inputs))
-            logits = logits_of(outputs)
-            if targets.is_floating_point() or logits.dim() != 2 or logits.shape[1] < 2:
+        for some in torch.arange(len(source)).split(at_once) if len(source) else ():
+            rows = units_of(source, some, device)
+            logits = logits_of(call_model(model, rows.inputs))
+            if not tells_classes(logits, rows.targets):
                 raise InputError(
-                    "targets", str(targets.dtype), "class labels, and a model with an output for each class",
+                    "targets", str(rows.targets.dtype), "class labels, and a model with an output for each class",
                     problem="cannot be scored by right answers",
                 )  # fmt: skip
-            found.append((logits.argmax(1).cpu() == targets.cpu()).double())
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+            right = (logits.argmax(1) == rows.targets).double()
+            if rows.weights is not None:
+                right = (right * rows.weights).view(-1, rows.each).sum(1)
+            found.append(right.cpu())
+    return torch.cat(found)
 
 
-def noised_count(
+def noised_score(
     model: nn.Module,
     rows: Examples,
     noise: float,
@@ -80,16 +90,9 @@ def noised_count(
 ) -> float:
     """The number of right answers among private rows, with noise of this standard deviation.
 
-    A unit adds at most one: a row 0 or 1, a person the share of their rows that is right. In the exact tier
-    shares are rounded down to a grid and added up in integers.
+    A unit adds at most one: a row 0 or 1, a person the share of their rows that is right. Shares are rounded down
+    to a grid and added up in integers.
     """
-    shares = right_answers(model, rows, device) if len(rows) else torch.zeros(0, dtype=torch.float64)
-    if by_person and len(rows):
-        shares = torch.stack([shares[some].mean() for some in People(rows, rows.groups).rows_of])
-    stream = randomness.noise
-    if randomness.tier == "exact":
-        assert isinstance(stream, CryptographicStream)
-        grid = Grid.for_clip_norm(1.0)
-        total = {"count": (shares / grid.step).floor().long().sum()}
-        return float(noised_on_grid(total, grid, noise, 1.0, stream)["count"])
-    return float(shares.sum()) + float(gaussian(torch.Size([]), noise, stream.device, stream))
+    shares = right_answers(model, People(rows, rows.groups) if by_person else rows, device)
+    grid = Grid.for_clip_norm(1.0)
+    return noised_count(int((shares / grid.step).floor().long().sum()), noise, randomness, grid)

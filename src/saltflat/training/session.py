@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 import torch
 
+from saltflat.engine.batch import LossFunction
 from saltflat.errors import InputError
 from saltflat.mechanism.randomness import TIER_FAST
+from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.record.certificate import Certificate, certify
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
@@ -20,16 +23,32 @@ from saltflat.record.selected import tuned_on
 from saltflat.training.checks import check_seed
 from saltflat.training.keep import EVERY, Keeper, setup_of
 from saltflat.training.resume import check_setup, go_on, read_checkpoint
-from saltflat.training.spend import AccountName, Spending, confirm, reserving
+from saltflat.training.spend import AccountName, LoopWith, Spending, confirm, reserving
 from saltflat.training.step import Loop
 
-LoopWith = Callable[[Ledger, int | None], Loop]
-"""From a ledger and a seed to a loop that records there."""
+
+class RunSettings(TypedDict, total=False):
+    """What every run takes, over rows or over clients."""
+
+    loss_fn: LossFunction | None
+    optimizer: OptimizerFactory | None
+    public: Any
+    out: str | Path | None
+    device: torch.device | str | None
+    seed: int | None
+    randomness: str | None
+    resume: str | Path | None
+    checkpoint_every: float
+    account: AccountName
+    check_gradients: Any
+    facts: dict[str, Any] | None
 
 
 @dataclass
 class Session:
-    """A loop that is ready to run, with its record. ``history`` holds the metrics from before it was resumed."""
+    """A loop that is ready to run, with its record. ``history`` holds the metrics, also from before it was resumed;
+    ``certificate`` is there once it was closed.
+    """
 
     loop: Loop
     folder: RunFolder | None
@@ -40,12 +59,7 @@ class Session:
     public: list[dict[str, Any]] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
     taken: float | None = None
-    certified: Certificate | None = None
-
-    def certificate(self) -> Certificate:
-        """The certificate of a session that was closed."""
-        assert self.certified is not None
-        return self.certified
+    certificate: Certificate | None = None
 
     @property
     def seconds(self) -> float:
@@ -69,16 +83,13 @@ class Session:
         self.taken = self.seconds
         files: dict[str, str] = {}
         if folder is not None:
-            folder.write_tensors("weights.safetensors", loop.model.state_dict())
-            if loop.average.average is not None:
-                folder.write_tensors("average.safetensors", loop.average.average)
-            folder.write_json("run.json", self.about())
+            self.store(folder)
             if not finished:  # it may have been stopped between writing an entry and knowing of it
                 ledger.close()
                 ledger = folder.read_ledger(cut_short=True)
             files = folder.hashes()
         randomness = loop.mechanism.randomness
-        self.certified = certificate = certify(
+        self.certificate = certificate = certify(
             loop.plan, ledger,
             randomness=randomness.tier, seeded=randomness.seeded, finished=finished, files=files,
             tuned_on=tuned_on(self.facts), public=self.public,
@@ -88,6 +99,13 @@ class Session:
             if finished:
                 folder.checkpoints.remove()
         return certificate
+
+    def store(self, folder: RunFolder) -> None:
+        """Write weights, average and ``run.json``."""
+        folder.write_tensors("weights.safetensors", self.loop.model.state_dict())
+        if self.loop.average.average is not None:
+            folder.write_tensors("average.safetensors", self.loop.average.average)
+        folder.write_json("run.json", self.about())
 
     def let_go(self) -> None:
         """Let go of the files, and let other processes at the folder."""
@@ -105,62 +123,58 @@ class Session:
 
 
 @contextmanager
-def releasing(session: Session) -> Iterator[None]:
-    """Let go of a session's files if the block fails."""
+def releasing(held: Session | RunFolder) -> Iterator[None]:
+    """Let go of what is held if the block fails."""
     try:
         yield
     except BaseException:
-        session.let_go()
+        held.let_go()
         raise
 
 
 def opened_session(
     loop_in: Callable[[str], LoopWith],
     rules: dict[str, str],
-    settings: Any,
+    settings: RunSettings,
     spending: Spending,
     public: Sequence[dict[str, Any]] = (),
 ) -> Session:
     """The session that the settings ask for: of a run that goes on, of a new folder, or in memory alone."""
-    every, tier = settings.get("checkpoint_every", EVERY), settings.get("randomness")
-    out, seed, facts = settings.get("out"), settings.get("seed"), settings.get("facts")
-    if settings.get("resume") is not None:
-        folder = RunFolder.open(settings["resume"], "resume")
-        return resumed(folder, loop_in, rules, every, seed, tier, spending.account)
-    loop_with = reserving(loop_in(tier or TIER_FAST), spending.account, spending.charge, out)
+    if (resume := settings.get("resume")) is not None:
+        return resumed(RunFolder.open(resume, "resume"), loop_in, rules, settings, spending.account)
+    out, seed = settings.get("out"), settings.get("seed")
+    tier = settings.get("randomness") or TIER_FAST
+    loop_with = reserving(loop_in(tier), spending, out)
     if seed is not None:
         torch.manual_seed(seed)
     if out is None:
         ledger = Ledger()
+        facts = settings.get("facts")
         return Session(loop_with(ledger, seed), None, ledger, rules, facts=facts, public=list(public))
-    return begun(RunFolder.create(out), loop_with, rules, every, seed, facts, public)
+    return begun(RunFolder.create(out), loop_with, rules, settings, public)
 
 
 def begun(
     folder: RunFolder,
     loop_with: LoopWith,
     rules: dict[str, str],
-    every: float,
-    seed: int | None,
-    facts: dict[str, Any] | None,
-    public: Sequence[dict[str, Any]] = (),
+    settings: RunSettings,
+    public: Sequence[dict[str, Any]],
 ) -> Session:
     """A new run in a new folder. The plan comes last: with it the folder becomes a run."""
-    try:
+    seed = settings.get("seed")
+    with releasing(folder):
         ledger = folder.ledger()
         loop = loop_with(ledger, seed)
-        if loop.plan.survey is not None:
-            every = math.inf  # what a survey found is not written down, so such a run cannot go on
+        # what a survey found is not written down, so such a run cannot go on
+        every = settings.get("checkpoint_every", EVERY) if loop.plan.survey is None else math.inf
         loop.keeper = Keeper(folder, ledger, setup_of(loop, seed), every)
-        session = Session(loop, folder, ledger, rules, facts=facts, public=list(public))
+        session = Session(loop, folder, ledger, rules, facts=settings.get("facts"), public=list(public))
         loop.keeper.checkpoint(loop)
         if (spec := getattr(loop.model, "saltflat_spec", None)) is not None:
             folder.write_json("model.json", spec)
         folder.write_json("run.json", session.about())
         folder.write_plan(loop.plan)
-    except BaseException:
-        folder.let_go()
-        raise
     return session
 
 
@@ -168,14 +182,13 @@ def resumed(
     folder: RunFolder,
     loop_in: Callable[[str], LoopWith],
     rules: dict[str, str],
-    every: float,
-    seed: int | None,
-    tier: str | None,
+    settings: RunSettings,
     account: AccountName,
 ) -> Session:
     """A run that goes on where it was cut off."""
+    seed = settings.get("seed")
     folder.hold()
-    try:
+    with releasing(folder):
         tensors, facts, ledger = read_checkpoint(folder)
         confirm(ledger, account)
         stored = facts["setup"].get("seed")
@@ -184,13 +197,11 @@ def resumed(
             raise InputError("seed", seed, was, problem="differs from the run that is to go on",
                              cure="Leave the seed out.")  # fmt: skip
         check_seed(stored)
-        loop = loop_in(tier or facts["setup"]["randomness"])(ledger, stored)
+        tier = settings.get("randomness") or facts["setup"]["randomness"]
+        loop = loop_in(tier)(ledger, stored)
         check_setup(loop, facts, stored)
         about = folder.read_json("run.json") or {}
-        loop.keeper = Keeper(folder, ledger, facts["setup"], every)
+        loop.keeper = Keeper(folder, ledger, facts["setup"], settings.get("checkpoint_every", EVERY))
         history = go_on(loop, loop.keeper, tensors, facts)
         told = about.get("facts") if isinstance(about, dict) else None
         return Session(loop, folder, ledger, rules, history, told)
-    except BaseException:
-        folder.let_go()
-        raise

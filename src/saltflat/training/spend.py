@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from saltflat.record.ledger import Ledger, LedgerError
 from saltflat.training.step import Loop
 
 AccountName = Account | str | None
+LoopWith = Callable[[Ledger, int | None], Loop]
+"""From a ledger and a seed to a loop that records there."""
 
 
 def opened(account: AccountName) -> Account | None:
@@ -51,7 +53,7 @@ class Spending:
     charge: Charge | None
 
     @staticmethod
-    def of(plan: Plan, settings: Any) -> Spending:
+    def of(plan: Plan, settings: Mapping[str, Any]) -> Spending:
         """What the settings of a run say."""
         account = opened(settings.get("account"))
         pays = account is not None and settings.get("resume") is None
@@ -67,13 +69,9 @@ def reserve(account: Account, charge: Charge, ledger: Ledger, where: Path | None
     )
 
 
-def reserving(
-    loop_with: Callable[[Ledger, int | None], Loop],
-    account: Account | None,
-    charge: Charge | None,
-    out: str | Path | None,
-) -> Callable[[Ledger, int | None], Loop]:
+def reserving(loop_with: LoopWith, spending: Spending, out: str | Path | None) -> LoopWith:
     """A loop whose whole plan is reserved as soon as it is there, if there is an account."""
+    account, charge = spending.account, spending.charge
     if account is None or charge is None:
         return loop_with
     if out is not None:

@@ -124,25 +124,16 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.weights = trainable(self.model)
-        self.public_side = self._public_side()
+        self.public_side: PublicSide | None = None
+        if self.plan.needs_public:
+            check_public(self.plan, self.public)
+            self.public_side = PublicSide(
+                self.plan, as_source(self.public), self.model, self.loss_fn, self.weights, self.device, self.public_key
+            )  # fmt: skip
         self.sums = Sums(self.model, self.source, self.plan, self.loss_fn, self.device, self.micro_batch)
         self.average = AverageState(self.plan.averaging, self.plan.steps)
         self.clip_norms = ClipNorms(self.plan.clipping)
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
-
-    def _public_side(self) -> PublicSide | None:
-        if not self.plan.needs_public:
-            return None
-        check_public(self.plan, self.public)
-        return PublicSide(
-            self.plan,
-            as_source(self.public),
-            self.model,
-            self.loss_fn,
-            self.weights,
-            self.device,
-            self.public_key,
-        )
 
     def __iter__(self) -> Iterator[Step]:
         if self.position == 0 and self.plan.survey is not None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.people import Rows, units_of
-from saltflat.data.source import Source, map_tensors
+from saltflat.data.people import units_of
+from saltflat.data.source import Source
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.engine.frame import Frame
@@ -68,7 +68,7 @@ class Sums:
         # a source may ask for fewer: sparse rows become dense when they are fetched
         most = 1 if grid else getattr(self.source, "rows_at_once", ROWS_AT_ONCE)
         for indices in batch.split(most) if len(batch) else ():
-            rows = fetch(self.source, indices, self.device)
+            rows = units_of(self.source, indices, self.device)
             inputs, targets, each = rows.inputs, rows.targets, rows.each
             weights = None if rows.weights is None else rows.weights.to(self.dtype)
             if multiplicity.views > 1 or multiplicity.augmentations:
@@ -86,10 +86,3 @@ class Sums:
                 total[name] += value
             short += float((part.norms <= clip_norm).sum()) - 0.5 * len(part.norms)
         return total, short
-
-
-def fetch(source: Source, indices: Tensor, device: torch.device) -> Rows:
-    """The rows of some units, on the device."""
-    rows = units_of(source, indices)
-    weights = None if rows.weights is None else rows.weights.to(device)
-    return Rows(map_tensors(lambda t: t.to(device), rows.inputs), rows.targets.to(device), rows.each, weights)

@@ -30,7 +30,7 @@ class Synthetic:
     Guarantee: two data sets of one form give the same rows, so nothing that follows from them tells of the data.
 
     >>> rows = Synthetic(nn.Linear(3, 2), torch.rand(9, 3), torch.zeros(9, dtype=torch.long))
-    >>> rows.inputs_of(0).shape, bool(rows.targets_of(0, torch.zeros(4, 2)).max() <= 1)
+    >>> rows.inputs_of(0).shape, bool(rows.targets_of(0, 2).max() <= 1)
     (torch.Size([4, 3]), True)
     """
 
@@ -49,14 +49,14 @@ class Synthetic:
         generator, limits = torch.Generator().manual_seed(number), iter(self.limits)
         return map_tensors(lambda t: _drawn(t, next(limits), number, generator), self.inputs)
 
-    def targets_of(self, number: int, outputs: Any, classes: int | None = None) -> Tensor:
-        """Targets for these outputs: whole numbers below as many classes as there are outputs."""
+    def targets_of(self, number: int, classes: int) -> Tensor:
+        """The targets of one draw: real numbers, or whole ones below ``classes``."""
         generator = torch.Generator().manual_seed(1_000 + number)
         like = self.targets
         if like.is_floating_point():
             drawn = torch.rand((ROWS, *like.shape[1:]), generator=generator, dtype=torch.float64)
             return drawn.to(like.device, like.dtype)
-        return _drawn(like, classes or classes_of(outputs, like), number, generator)
+        return _drawn(like, classes, number, generator)
 
     def losses(self, loss_fn: Any, number: int) -> Tensor:
         """One loss a row of a draw; labels are made smaller where the loss does not take them."""
@@ -64,10 +64,10 @@ class Synthetic:
         classes = classes_of(outputs, self.targets)
         for fewer in dict.fromkeys((classes, min(classes, 2))):
             try:
-                return loss_fn(outputs, self.targets_of(number, outputs, fewer))
+                return loss_fn(outputs, self.targets_of(number, fewer))
             except FAILURES:
                 continue
-        return loss_fn(outputs, self.targets_of(number, outputs, 1))
+        return loss_fn(outputs, self.targets_of(number, 1))
 
 
 def classes_of(outputs: Any, targets: Tensor) -> int:

@@ -32,7 +32,7 @@ from saltflat.training.evaluate import with_weights
 from saltflat.training.fit import metrics_row, run_of
 from saltflat.training.prepare import prepare
 from saltflat.training.run import Run
-from saltflat.training.score import noised_count, right_answers
+from saltflat.training.score import noised_score, right_answers
 from saltflat.training.session import Session
 from saltflat.training.step import Schedule
 
@@ -90,8 +90,7 @@ class Trials:
                 if number:
                     warnings.simplefilter("ignore")  # said of the first
                 session = self._session(plan, 0, evaluate)
-            if len(self.scored):
-                right_answers(session.loop.model, self.scored, session.loop.device)
+            right_answers(session.loop.model, self.scored, session.loop.device)
 
     def run(
         self, folder: RunFolder | None, evaluate: Any, progress: bool | None, facts: dict[str, Any]
@@ -160,7 +159,7 @@ class Trials:
         with with_weights(loop.model, loop.average.average):
             if noise is None:
                 return float(right_answers(loop.model, self.scored, loop.device).mean())
-            count = noised_count(
+            count = noised_score(
                 loop.model, self.scored, noise, loop.mechanism.randomness, loop.device,
                 by_person=self.tuning.budget.unit == "person",
             )  # fmt: skip
@@ -182,13 +181,10 @@ class Trials:
         row["epsilon_so_far"] = "inf" if self.seed is not None else round(tuning.epsilon, 6)
         files: dict[str, str] = {}
         if folder is not None:
-            folder.write_tensors("weights.safetensors", loop.model.state_dict())
-            if loop.average.average is not None:
-                folder.write_tensors("average.safetensors", loop.average.average)
+            session.facts = facts | {"settings": settings}
+            session.store(folder)
             if (spec := getattr(loop.model, "saltflat_spec", None)) is not None:
                 folder.write_json("model.json", spec)
-            session.facts = facts | {"settings": settings}
-            folder.write_json("run.json", session.about())
             folder.append_metrics(row)
             folder.write_ledger(session.ledger)
             folder.write_plan(loop.plan)
@@ -200,8 +196,8 @@ class Trials:
         )  # fmt: skip
         if folder is not None:
             folder.write_certificate(certificate)
-            session.folder = folder
-        return Tuned(run_of(session, certificate, [row]), settings, score, tuning)
+        session.folder, session.certificate, session.history = folder, certificate, [row]
+        return Tuned(run_of(session), settings, score, tuning)
 
 
 def made(model: ModelOrMaker) -> nn.Module:

@@ -27,8 +27,9 @@ from saltflat.plan import Budget, Plan, Poisson
 from saltflat.plan.tuning import Point, default_score_noise, solved_tuning
 from saltflat.plans.defaults import choose_epochs
 from saltflat.record.folder import RunFolder
-from saltflat.training.checks import check_alone, check_seed
+from saltflat.training.checks import check_alone, check_population, check_seed, units_in
 from saltflat.training.fit import fit
+from saltflat.training.public_side import check_not_private
 from saltflat.training.score import held_out, right_answers
 from saltflat.training.trials import ModelOrMaker, Trials, TrialSettings, Tuned, made
 
@@ -101,8 +102,9 @@ def tune(
         check_count("population", population if population is not None else 0)
         settings["epochs"] = choose_epochs(epsilon, settings["population"], count)[0]
     for argument, rows in (("validation", validation), ("proxy", proxy)):
-        _check_public(argument, rows)
         if rows is not None:  # its scores are exact, and shown
+            cure = "Private rows are held out by validation_fraction."
+            check_not_private(rows, argument, declared=True, cure=cure)
             refuse_shared_rows(data, rows, argument)
     if proxy is not None:
         solved = [_plan(method, point, settings | {"epsilon": epsilon, "delta": delta}) for point in points]
@@ -139,8 +141,9 @@ def tune(
     tuning = solved_tuning(drafts, points, repetitions, budget, score_noise)
     trials = Trials(model, train, scored, held, tuning, stream, shared, seed, groups)
     with warnings.catch_warnings():
-        if validation is None:  # how many rows a coin for each leaves is never what was declared
-            warnings.filterwarnings("ignore", "The data has", PrivacyWarning)
+        # how many rows a coin for each leaves is never what was declared; the rest was said of all rows
+        if validation is None:
+            warnings.filterwarnings("ignore", "The data (has|says whose)", PrivacyWarning)
         trials.rehearse(evaluate)
     if out is None:
         return trials.run(None, evaluate, progress, facts or {})
@@ -179,35 +182,15 @@ def _plan(method: str, point: Point, settings: dict[str, Any]) -> Plan:
     return plans.by_name(given.pop("method", method), **given)
 
 
-def _check_public(argument: str, rows: Any) -> None:
-    if rows is None:
-        return
-    if not isinstance(rows, Examples) or rows.provenance == "private":
-        raise InputError(
-            argument, "private data", "rows whose provenance is public or synthetic",
-            problem="is given where public data is needed",
-            cure="Declare it when loading: provenance='public'. Private rows are held out by validation_fraction.",
-        )  # fmt: skip
-
-
 def _ids_for(data: Any, groups: Any, unit: str, population: int) -> Any:
     """The ids of people, where they are the unit; says so, once and only here, if there are more or fewer."""
     source = as_source(data)
-    ids = groups if groups is not None else getattr(source, "groups", None)
-    if unit == "person" and ids is None:
-        raise InputError("groups", None, "an id for each row, because the plan protects a person")
-    if unit != "person" and groups is not None:
-        raise InputError("unit", unit, "unit='person', because groups are given")
-    ids = ids if unit == "person" else None
-    count = len(source) if ids is None else len(People(source, ids))
-    if count != population:
-        warnings.warn(
-            f"The data has {count} {'rows' if ids is None else 'people'} and population={population} is declared. "
-            "Rate, divisor and steps stay as declared; the guarantee holds. This is said here and stored nowhere.",
-            PrivacyWarning,
-            stacklevel=3,
-        )
-    return ids
+    units = units_in(source, groups, unit)
+    people = isinstance(units, People)
+    check_population(len(units), "people" if people else "rows", population)
+    if not people:
+        return None
+    return groups if groups is not None else getattr(source, "groups", None)
 
 
 def _searched(
