@@ -5,13 +5,29 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import Parsed, a_plan, audit, copied, cut_off, geometry, section, sgd, trained, write
+from report_runs import (
+    Parsed,
+    a_plan,
+    audit,
+    copied,
+    cut_off,
+    evaluated,
+    geometry,
+    section,
+    sgd,
+    trained,
+    write,
+)
 
 import saltflat as sf
+from core_helpers import small_data
 from record.record_runs import certified_anew, chained_anew, read
 from saltflat.accounting import COARSE, epsilon
 from saltflat.errors import InputError
@@ -182,24 +198,18 @@ def test_epsilon_at_each_evaluation_is_the_accountants(run: Path) -> None:
 
 
 def test_private_evaluations_are_counted_and_shown(run: Path) -> None:
-    from core_helpers import small_data
-
-    loaded = sf.Run.load(run, sf.models.build("logistic", in_features=4, classes=3).double())
-    done = sf.evaluate_privately(loaded, small_data(9, 1), epsilon=0.5, delta=1e-4, size=9)
+    done = evaluated(run)
+    stated = read(run, "certificate.json")["epsilon"]
     made = sf.report(run)
     assert made.passed
-    assert made.costs[0].epsilon == pytest.approx(loaded.epsilon + 0.5, rel=1e-3)
-    assert made.costs[0].training == loaded.epsilon
+    assert made.costs[0].epsilon == pytest.approx(stated + 0.5, rel=1e-3)
+    assert made.costs[0].training == stated
     assert made.costs[0].delta == pytest.approx(1.1e-3)
     assert "with 1 private evaluation" in made.verdict.title
     assert f"{100 * done.accuracy:.1f} %" in section(made.page, "accuracy")
 
 
 def test_public_rows_need_no_label(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from core_helpers import small_data
-
     made = sf.report(trained(tmp_path / "public", evaluate=replace(small_data(9, 1), provenance="public")))
     assert "measured on public rows" in made.verdict.sentences[0]
     assert "not covered by ε" not in section(made.page, "accuracy")
@@ -209,11 +219,8 @@ def test_public_rows_need_no_label(tmp_path: Path) -> None:
 
 
 def test_an_accuracy_with_noise_is_the_result_where_there_is_no_other(tmp_path: Path) -> None:
-    from core_helpers import small_data
-
     folder = trained(tmp_path / "none", evaluate=None)
-    loaded = sf.Run.load(folder, sf.models.build("logistic", in_features=4, classes=3).double())
-    done = sf.evaluate_privately(loaded, small_data(9, 1), epsilon=0.5, delta=1e-4, size=9)
+    done = evaluated(folder)
     made = sf.report(folder)
     said = (
         f"The accuracy on private rows is {100 * done.accuracy:.1f} % (released with noise, and covered by ε)"
@@ -250,10 +257,8 @@ def test_runs_of_one_method_are_taken_together(several: Path) -> None:
         assert f"± {100 * statistics.stdev(values):.2f}" in table
     total = sum(cost.epsilon or 0 for cost in made.costs)
     assert f"ε = {claimed(total)} at δ = 0.004 at most (added up)" in made.page
-    assert (
-        sf.report([several / "sai-seed1", str(several / "dp-sgd-seed0")]).verdict.title
-        == "2 runs, all verified"
-    )
+    two = sf.report([several / "sai-seed1", str(several / "dp-sgd-seed0")])
+    assert two.verdict.title == "2 runs, all verified"
     assert len(sf.report([several, several / "sai-seed0"]).runs) == 4  # none twice
 
 
@@ -341,11 +346,8 @@ def test_another_geometry_is_left_out_and_named(run: Path, changes: dict[str, An
 def test_numbers_that_cannot_be_drawn_are_left_out(run: Path) -> None:
     curve = {"distance": [0.0, 0.5, 1.0], "loss": [0.25, "nan", "inf"], "spread": None}
     flat = {"alpha": [0.0, 1.0], "beta": [0.0, 1.0], "loss": [[1.0, "inf"], [1.0, 1.0]]}
-    write(
-        run,
-        "geometry.json",
-        geometry(wideness=curve, landscape=flat, density={"eigenvalue": [1.0], "density": [0.0]}),
-    )
+    empty = {"eigenvalue": [1.0], "density": [0.0]}
+    write(run, "geometry.json", geometry(wideness=curve, landscape=flat, density=empty))
     page = sf.report(run).page
     assert "nan" not in re.sub(r"<details>.*?</details>", "", section(page, "geometry"), flags=re.DOTALL)
 
@@ -411,9 +413,6 @@ def test_two_reports_of_one_run_are_the_same(run: Path) -> None:
 
 
 def test_a_report_loads_no_torch(run: Path) -> None:
-    import subprocess
-    import sys
-
     code = f"import sys, saltflat as sf; print(sf.report({str(run)!r}).passed, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True False", json.dumps(done.stderr)

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from saltflat.cli.run_options import free_folder, json_at_the_end
 from saltflat.cli.words import painted, stopped
 from saltflat.errors import InputError
 from saltflat.report.verdict import Verdict, verdict
@@ -42,7 +43,7 @@ Examples:
     "--out", type=click.Path(file_okay=False),
     help=f"The folder of all runs and the report.  [default: {DEFAULT_OUT}, with a number if that is taken]",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
+@json_at_the_end
 @click.option("--quiet", is_flag=True, help="Only the result: the table and who won.")
 def command(seeds: int, out: str | None, as_json: bool, quiet: bool) -> None:
     """Four methods on scikit-learn's digits at one budget, several runs each, in about a minute.
@@ -80,18 +81,12 @@ def command(seeds: int, out: str | None, as_json: bool, quiet: bool) -> None:
 
 def place_for(out: str | None) -> Path:
     """The folder for the runs: a new or empty one. What is there already is never touched."""
-    if out is not None:
-        folder = Path(out)
-        if folder.is_dir() and any(folder.iterdir()):
-            raise InputError(
-                "out", out, "a new or empty folder", problem="is not empty",
-                cure="Nothing is written over: choose another name, or remove that folder.",
-            )  # fmt: skip
-        return folder
-    folder, number = Path(DEFAULT_OUT), 1
-    while folder.exists():
-        number += 1
-        folder = Path(f"{DEFAULT_OUT}-{number}")
+    folder = Path(out or free_folder(DEFAULT_OUT))
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(
+            "out", out, "a new or empty folder", problem="is not empty",
+            cure="Nothing is written over: choose another name, or remove that folder.",
+        )  # fmt: skip
     return folder
 
 
