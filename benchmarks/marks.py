@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 def between(page: str, begin: str, end: str, made: str) -> str:
     """The page with ``made`` between its marks. One without them is refused: the text would land anywhere.
@@ -13,3 +15,8 @@ def between(page: str, begin: str, end: str, made: str) -> str:
         raise ValueError(f"the page has no marks {begin} and {end}")
     head, _, rest = page.partition(begin)
     return f"{head}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
+
+
+def write_between(page: Path, begin: str, end: str, made: str) -> None:
+    """Put ``made`` between the marks of the page."""
+    page.write_text(between(page.read_text(encoding="utf-8"), begin, end, made), encoding="utf-8")

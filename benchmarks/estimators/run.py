@@ -30,7 +30,7 @@ from problems import EPSILONS, PROBLEMS, problem, split
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from marks import between
+from marks import write_between
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -191,11 +191,6 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def write_table() -> None:
-    """Put the table between its marks in the page."""
-    PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), BEGIN, END, table()), encoding="utf-8")
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -216,7 +211,7 @@ def main() -> None:
     if arguments.command == "run":
         run(arguments)
     else:
-        write_table()
+        write_between(PAGE, BEGIN, END, table())
 
 
 if __name__ == "__main__":

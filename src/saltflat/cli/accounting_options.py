@@ -56,17 +56,13 @@ accounting_options = options_of(
     click.option("--delta", type=float, default=1e-5, show_default=True, help="δ."),
     click.option("--queries", type=int, default=1, show_default=True, help="Queries on each batch."),
     click.option("--cap", type=int, help="Truncated Poisson sampling: at most this many rows in a batch."),
-    click.option(
-        "--phase", "phases", multiple=True, metavar="KEY=VALUE,...",
-        help="A phase, e.g. steps=244,noise-multiplier=2.931; repeat it for several. "
-        f"Keys: {', '.join(_KEYS)}.",
-    ),
+    click.option("--phase", "phases", multiple=True, metavar="KEY=VALUE,...",
+                 help="A phase, e.g. steps=244,noise-multiplier=2.931; repeat it for several. "
+                 f"Keys: {', '.join(_KEYS)}."),
     json_option,
     click.option("--quiet", is_flag=True, help="Only the number that was asked for."),
-    click.option(
-        "--plot", type=click.Path(dir_okay=False), callback=_picture,
-        help="Draw what ε buys into this picture file (.png, .svg or .pdf).",
-    ),
+    click.option("--plot", type=click.Path(dir_okay=False), callback=_picture,
+                 help="Draw what ε buys into this picture file (.png, .svg or .pdf)."),
 )  # fmt: skip
 
 

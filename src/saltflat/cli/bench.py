@@ -27,23 +27,17 @@ Examples:
 A bench that was cut off goes on where it stopped when the same command is given again.
 """
 )
-@click.option(
-    "--models", shell_complete=complete_models,
-    help=f"Models, separated by commas.  [default: {', '.join(FULL.models)}]",
-)  # fmt: skip
+@click.option("--models", shell_complete=complete_models,
+              help=f"Models, separated by commas.  [default: {', '.join(FULL.models)}]")  # fmt: skip
 @click.option("--examples", type=int, help=f"Examples of a step.  [default: {FULL.examples}]")
 @click.option("--rounds", type=int, help=f"Rounds of which the median is taken.  [default: {FULL.rounds}]")
-@click.option(
-    "--sections", shell_complete=complete_sections,
-    help=f"What to measure, separated by commas.  [default: {', '.join(SECTIONS)}]",
-)  # fmt: skip
+@click.option("--sections", shell_complete=complete_sections,
+              help=f"What to measure, separated by commas.  [default: {', '.join(SECTIONS)}]")  # fmt: skip
 @click.option(
     "--quick", is_flag=True, help=f"Under three minutes: {', '.join(QUICK.models)}, and less of everything."
 )
-@click.option(
-    "--out", type=click.Path(file_okay=False),
-    help="The folder of the results.  [default: runs/bench; with --quick runs/bench-quick]",
-)  # fmt: skip
+@click.option("--out", type=click.Path(file_okay=False),
+              help="The folder of the results.  [default: runs/bench; with --quick runs/bench-quick]")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Measure again what the folder already holds.")
 @json_at_the_end
 @quiet_option

@@ -33,18 +33,12 @@ def command() -> None:
 @click.argument("name")
 @click.option("--epsilon", type=float, required=True, help="What all runs together may cost.")
 @click.option("--delta", type=float, required=True, help="δ, well below 1/population.")
-@click.option(
-    "--relation", type=click.Choice(["add-remove", "zero-out"]), default="add-remove", show_default=True,
-    help="That of all its runs: zero-out for runs without --population.",
-)  # fmt: skip
-@click.option(
-    "--unit", type=click.Choice(["example", "person", "client"]), default="example", show_default=True,
-    help="That of all its runs.",
-)  # fmt: skip
-@click.option(
-    "--rule", type=click.Choice(["rdp", "sum"]), default="rdp", show_default=True,
-    help="How runs add up: Rényi divergences, or ε and δ themselves.",
-)  # fmt: skip
+@click.option("--relation", type=click.Choice(["add-remove", "zero-out"]), default="add-remove", show_default=True,
+              help="That of all its runs: zero-out for runs without --population.")  # fmt: skip
+@click.option("--unit", type=click.Choice(["example", "person", "client"]), default="example", show_default=True,
+              help="That of all its runs.")  # fmt: skip
+@click.option("--rule", type=click.Choice(["rdp", "sum"]), default="rdp", show_default=True,
+              help="How runs add up: Rényi divergences, or ε and δ themselves.")  # fmt: skip
 @click.option("--order", type=float, help="The order of the Rényi divergence.  [default: from ε and δ]")
 @click.option("--fingerprint", metavar="TEXT", help="Names the data; runs may be asked to name them alike.")
 @budgets_option

@@ -29,10 +29,8 @@ A comparison that was cut off goes on where it stopped when the same command is 
 )
 @run_file_argument
 @run_options.data_options
-@click.option(
-    "--methods", default="dp-sgd,dp-sat,sai,dp-sgd+swa", show_default=True, shell_complete=complete_methods,
-    help="Methods, separated by commas.",
-)  # fmt: skip
+@click.option("--methods", default="dp-sgd,dp-sat,sai,dp-sgd+swa", show_default=True, shell_complete=complete_methods,
+              help="Methods, separated by commas.")  # fmt: skip
 @click.option(
     "--seeds", default=3, show_default=True, type=click.IntRange(1), help="Initial weights for each method."
 )

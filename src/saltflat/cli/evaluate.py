@@ -43,10 +43,8 @@ Examples:
     help="Declare: nobody here was trained on, and no one's side was decided by looking at others.",
 )  # fmt: skip
 @click.option("--average", is_flag=True, help="The averaged weights instead of the last ones.")
-@click.option(
-    "--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast", show_default=True,
-    help="Tier of noise.",
-)  # fmt: skip
+@click.option("--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast", show_default=True,
+              help="Tier of noise.")  # fmt: skip
 @run_options.account_options
 @run_options.device_option
 @run_options.json_option

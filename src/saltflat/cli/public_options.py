@@ -47,25 +47,19 @@ warm_up_options = options_of(
     click.option("--warm-up-batch-size", type=int, help="Public rows a batch.  [default: 100]"),
     click.option("--warm-up-learning-rate", type=float, help="At its start, then a cosine.  [default: 0.05]"),
     click.option("--warm-up-rho", type=float, help="Radius of sam.  [default: 0.1]"),
-    click.option(
-        "--warm-up-augmentations", metavar="common,cutout",
-        help="Names among flip, crop, cutout, cutmix, auto; common is crop and flip.  [default: none]",
-    ),
+    click.option("--warm-up-augmentations", metavar="common,cutout",
+                 help="Names among flip, crop, cutout, cutmix, auto; common is crop and flip.  [default: none]"),
     click.option("--warm-up-seed", type=int, help="Of order and augmentations.  [default: 0]"),
 )  # fmt: skip
 
 # options that say what is public; their names are those of the Python arguments
 public_options = options_of(
-    click.option(
-        "--scenario", type=click.Choice(["cold", "warm", "warm-syn", "extended"]),
-        help="What public data is used for.  [default: from what is given]",
-    ),
+    click.option("--scenario", type=click.Choice(["cold", "warm", "warm-syn", "extended"]),
+                 help="What public data is used for.  [default: from what is given]"),
     split_options,
     own_options,
-    click.option(
-        "--synthetic", type=click.Path(dir_okay=False), metavar="FILE.npz",
-        help="Samples made from public data: see saltflat synthesize.",
-    ),
+    click.option("--synthetic", type=click.Path(dir_okay=False), metavar="FILE.npz",
+                 help="Samples made from public data: see saltflat synthesize."),
     click.option("--public-batch", type=int, help="Public rows a gradient, for methods that look at them."),
     warm_up_options,
 )  # fmt: skip

@@ -63,10 +63,8 @@ Given again with the same --out, it goes on where it was cut off.
 @click.option(
     "--guidance", type=float, default=0.0, show_default=True, help="Weight of discriminator guidance."
 )
-@click.option(
-    "--until", type=click.Choice(["diffusion", "samples", "warm-up", "run", "report"]), default="report",
-    show_default=True, help="The last stage to run.",
-)  # fmt: skip
+@click.option("--until", type=click.Choice(["diffusion", "samples", "warm-up", "run", "report"]), default="report",
+              show_default=True, help="The last stage to run.")  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False), help="The folder.  [default: runs/DATA-recipe]")
 @run_options.seed_option
 @run_options.device_option

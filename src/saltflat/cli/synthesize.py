@@ -58,10 +58,8 @@ def command() -> None:
 @_seed
 @click.option("--out", type=click.Path(file_okay=False), help="The model's folder.  [default: under runs/]")
 @click.option("--resume", type=click.Path(file_okay=False), metavar="FOLDER", help="Go on with this model.")
-@click.option(
-    "--checkpoint-every", type=float, default=60.0, show_default=True, metavar="SECONDS",
-    help="How often to write a checkpoint.",
-)  # fmt: skip
+@click.option("--checkpoint-every", type=float, default=60.0, show_default=True, metavar="SECONDS",
+              help="How often to write a checkpoint.")  # fmt: skip
 @data_dir_option
 @_device
 @json_at_the_end
@@ -132,10 +130,8 @@ def train_command(**options: Any) -> None:
     "--count", type=int, default=10_000, show_default=True, help="How many, the same of each class."
 )
 @click.option("--steps", type=int, default=20, show_default=True, help="Noise levels of Heun's method.")
-@click.option(
-    "--guidance", type=float, default=0.0, show_default=True,
-    help="Weight w_d of discriminator guidance: more is more diverse, and less faithful.",
-)  # fmt: skip
+@click.option("--guidance", type=float, default=0.0, show_default=True,
+              help="Weight w_d of discriminator guidance: more is more diverse, and less faithful.")  # fmt: skip
 @click.option(
     "--discriminator-steps", type=int, default=1_000, show_default=True, help="Batches it is trained on."
 )
@@ -188,10 +184,8 @@ def sample_command(folder: str, as_json: bool, quiet: bool, discriminator_steps:
 @click.argument("samples", type=click.Path(dir_okay=False))
 @click.option("--test", metavar="NAME|PATH",
               help="Rows to score classifiers on.  [default: the data set's own, if it has a name]")  # fmt: skip
-@click.option(
-    "--features", type=click.Choice(["classifier", "scattering"]), default="classifier", show_default=True,
-    help="The space of precision, recall and Fréchet distance.",
-)  # fmt: skip
+@click.option("--features", type=click.Choice(["classifier", "scattering"]), default="classifier", show_default=True,
+              help="The space of precision, recall and Fréchet distance.")  # fmt: skip
 @click.option("--neighbours", "k", type=int, default=3, show_default=True, help="That make a manifold.")
 @click.option(
     "--classifier-steps", type=int, default=1_000, show_default=True, help="Batches of each classifier."

@@ -38,17 +38,13 @@ Only the best trial is shown. The number of trials, and everything about the oth
     "--law", type=click.Choice(["logarithmic", "geometric", "poisson"]), default="logarithmic", show_default=True,
     help="How the number of trials is drawn.",
 )  # fmt: skip
-@click.option(
-    "--validation-fraction", type=float, default=0.1, show_default=True,
-    help="Share of private rows to score on, each held out by a coin of its own.",
-)  # fmt: skip
+@click.option("--validation-fraction", type=float, default=0.1, show_default=True,
+              help="Share of private rows to score on, each held out by a coin of its own.")  # fmt: skip
 @click.option(
     "--score-noise", type=float, help="Noise on the count of right answers.  [default: from the budget]"
 )
-@click.option(
-    "--proxy", shell_complete=complete_data,
-    help="Public data to search on instead, at no cost: a data set's name, or a path.",
-)  # fmt: skip
+@click.option("--proxy", shell_complete=complete_data,
+              help="Public data to search on instead, at no cost: a data set's name, or a path.")  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD-tuned]"
 )

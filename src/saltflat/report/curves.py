@@ -11,10 +11,10 @@ from saltflat.record.ledger import Ledger
 from saltflat.record.markup import table, text
 from saltflat.report.bars import Bar, row_chart
 from saltflat.report.comparison import summarise
+from saltflat.report.contest import contest
 from saltflat.report.figures import Chart, Series, claimed, line_chart, number, scrolled, share
 from saltflat.report.groups import Group, Place, figure_in, final, measure_of
 from saltflat.report.spent import MOST_POINTS
-from saltflat.report.verdict import verdict
 
 
 def curves(groups: Sequence[Group]) -> list[str]:
@@ -152,7 +152,7 @@ def standings(groups: Sequence[Group]) -> dict[str, list[float]]:
 def who_won(groups: Sequence[Group]) -> str | None:
     """One sentence on the comparison, if there is one to make."""
     found = standings(groups)
-    return str(verdict(found)) if len(found) > 1 else None
+    return str(contest(found)) if len(found) > 1 else None
 
 
 def comparison(groups: Sequence[Group]) -> list[str]:
