@@ -17,6 +17,6 @@ def between(page: str, begin: str, end: str, made: str) -> str:
     return f"{head}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
 
 
-def rewrite(page: Path, begin: str, end: str, made: str) -> None:
-    """Put ``made`` between the marks of a page."""
+def write_between(page: Path, begin: str, end: str, made: str) -> None:
+    """Put ``made`` between the marks of the page."""
     page.write_text(between(page.read_text(encoding="utf-8"), begin, end, made), encoding="utf-8")

@@ -33,7 +33,7 @@ from saltflat.bench.timing import paired
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from marks import between
+from marks import write_between
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "one-import.json"
@@ -240,7 +240,7 @@ def table(found: dict[str, Any]) -> str:
 def write_table() -> None:
     """Put the table between its marks in the page, and print it."""
     made = table(json.loads(RESULTS.read_text(encoding="utf-8")))
-    PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), BEGIN, END, made), encoding="utf-8")
+    write_between(PAGE, BEGIN, END, made)
     print(made)
 
 

@@ -30,7 +30,7 @@ from problems import EPSILONS, PROBLEMS, problem, split
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from marks import rewrite
+from marks import write_between
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -211,7 +211,7 @@ def main() -> None:
     if arguments.command == "run":
         run(arguments)
     else:
-        rewrite(PAGE, BEGIN, END, table())
+        write_between(PAGE, BEGIN, END, table())
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from saltflat.bench.machine import processor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from marks import rewrite
+from marks import write_between
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
         result = measured(part, arguments.steps, arguments.threads)
         target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         print(part, result, flush=True)
-    write_table(arguments)
+    write_between(PAGE, BEGIN, END, table())
 
 
 def table() -> str:
@@ -110,11 +110,6 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def write_table(_: argparse.Namespace) -> None:
-    """Put the table between its marks in the page."""
-    rewrite(PAGE, BEGIN, END, table())
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -126,7 +121,9 @@ def main() -> None:
     running.add_argument("--steps", type=int, default=50)
     running.add_argument("--threads", type=int, default=torch.get_num_threads())
     running.set_defaults(do=run)
-    commands.add_parser("table", help="only write the table").set_defaults(do=write_table)
+    commands.add_parser("table", help="only write the table").set_defaults(
+        do=lambda _: write_between(PAGE, BEGIN, END, table())
+    )
     arguments = parser.parse_args()
     arguments.do(arguments)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SaltflatError(Exception):
     """Every error that saltflat raises on purpose. The command line shows it without a traceback."""
@@ -72,6 +74,18 @@ class MissingDependencyError(SaltflatError, ImportError):
             f"{purpose} needs the package {package}, which is not installed.\n"
             f"  Install it with: pip install 'saltflat[{extra}]'"
         )
+
+
+def pyplot_for(purpose: str) -> Any:
+    """matplotlib's pyplot, set to draw into files; without matplotlib, a sentence that says what needs it."""
+    try:
+        import matplotlib
+
+        matplotlib.use("agg")
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise MissingDependencyError("matplotlib", purpose, "plot") from error
+    return plt
 
 
 class PrivacyWarning(UserWarning):

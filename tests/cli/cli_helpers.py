@@ -15,17 +15,8 @@ from typing import Any
 import pytest
 
 SMALL = (
-    "--data",
-    "digits",
-    "--noise-multiplier",
-    "2",
-    "--delta",
-    "1e-4",
-    "--steps",
-    "4",
-    "--batch-size",
-    "64",
-)
+    "--data", "digits", "--noise-multiplier", "2", "--delta", "1e-4", "--steps", "4", "--batch-size", "64",
+)  # fmt: skip
 """Options of a run that takes a second."""
 
 
@@ -103,3 +94,10 @@ class Inside:
         code, out, err = self(*arguments)
         assert code == 0, err
         return json.loads(out, parse_constant=_no_constant)
+
+    def refused(self, *arguments: str) -> str:
+        """What a command said on standard error that refused its input: a sentence, and nothing else anywhere."""
+        code, out, err = self(*arguments)
+        assert (code, out) == (2, "")
+        assert "Traceback" not in err
+        return err

@@ -50,9 +50,7 @@ def test_a_run_folder_brings_its_plan_model_and_tier(run: Inside, tmp_path: Path
     sf.fit(
         sf.models.build("mlp"), data.train, plan, out=tmp_path / "run", randomness="secure", progress=False
     )
-    code, out, _ = run("audit", str(tmp_path / "run"), "--json")
-    found = json.loads(out)
-    assert code == 0
+    found = run.answer("audit", str(tmp_path / "run"), "--json")
     assert (found["method"], found["randomness"]) == ("dp-sat", "secure")
     assert found["epsilon"] == plan.epsilon
 
@@ -60,16 +58,12 @@ def test_a_run_folder_brings_its_plan_model_and_tier(run: Inside, tmp_path: Path
 def test_a_run_file_brings_its_options(run: Inside, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('delta = 1e-4\nsteps = 4\nbatch-size = 64\nrandomness = "exact"\n')
-    code, out, _ = run("audit", str(path), "--json")
-    assert code == 0
-    assert json.loads(out)["randomness"] == "exact"
+    assert run.answer("audit", str(path), "--json")["randomness"] == "exact"
 
 
 def test_bad_input_is_two(run: Inside) -> None:
     assert run("audit", *SMALL, "--randomness", "exat")[0] == 2
-    code, _, err = run("audit", *SMALL, "--epsilon", "inf")
-    assert code == 2
-    assert "makes no claim that could be audited" in err
+    assert "makes no claim that could be audited" in run.refused("audit", *SMALL, "--epsilon", "inf")
 
 
 def test_a_report_says_bound_certificate_and_ceiling() -> None:

@@ -45,9 +45,7 @@ def test_every_word_of_a_run_file(run: Inside) -> None:
         'method = "fed-smp-topk"\nratio = 0.3\nclients = 60\nrate = 0.3\nrounds = 3\nnoise-multiplier = 1.0\n'
         'partition = "dirichlet"\nalpha = 0.3\nlocal-epochs = 1\nlocal-momentum = 0.0\ndiagnostics = true\n'
     )
-    code, out, err = run("federate", "run.toml", "--out", "here", "--json", "--picture", "mix.png")
-    assert code == 0, err
-    found = json.loads(out)
+    found = run.answer("federate", "run.toml", "--out", "here", "--json", "--picture", "mix.png")
     assert found["released"] == "the top 30% of earlier releases"
     assert found["diagnostics"]["label"] == "not covered by ε"
     assert found["diagnostics"]["mean_update_norm"] > 0
@@ -55,8 +53,7 @@ def test_every_word_of_a_run_file(run: Inside) -> None:
     plan = sf.Plan.load("here/plan.json")
     assert plan.federation.local.momentum == 0.0
     Path("wrong.toml").write_text('metod = "x"\nrounds = "many"\n')
-    code, _, err = run("federate", "wrong.toml")
-    assert code == 2
+    err = run.refused("federate", "wrong.toml")
     assert "metod" in err
     assert "rounds" in err
 
@@ -74,12 +71,10 @@ def test_a_column_of_the_data_names_the_clients(run: Inside) -> None:
     """Their number is read from the data, so it counts as public."""
     rows = "\n".join(f"{i % 7},{(i * 3) % 5},{i % 2},h{i % 23}" for i in range(230))
     Path("visits.csv").write_text(f"a,b,outcome,hospital\n{rows}\n")
-    code, out, err = run(
+    found = run.answer(
         "federate", "--data", "visits.csv", "--label", "outcome", "--group", "hospital", "--rate", "0.3",
         "--rounds", "2", "--noise-multiplier", "1", "--out", "here", "--json",
     )  # fmt: skip
-    assert code == 0, err
-    found = json.loads(out)
     assert (found["relation"], found["partition"]) == ("zero-out", "column")
     assert 10 < found["clients"] <= 23
 
@@ -99,11 +94,7 @@ def test_a_column_of_the_data_names_the_clients(run: Inside) -> None:
     ],
 )
 def test_bad_input_is_a_sentence(arguments: tuple[str, ...], says: str, run: Inside) -> None:
-    code, out, err = run("federate", *arguments)
-    assert code == 2
-    assert says in err
-    assert out == ""
-    assert "Traceback" not in err
+    assert says in run.refused("federate", *arguments)
 
 
 @pytest.mark.slow
@@ -130,15 +121,7 @@ def test_resuming_refuses_what_differs_and_other_kinds_of_runs(run: Inside) -> N
 
 def test_masks_from_public_rows(run: Inside) -> None:
     code, out, err = run(
-        "federate",
-        *QUICK,
-        "--method",
-        "dp-fedsam-topk",
-        "--public-fraction",
-        "0.1",
-        "--out",
-        "here",
-        "--json",
-    )
+        "federate", *QUICK, "--method", "dp-fedsam-topk", "--public-fraction", "0.1", "--out", "here", "--json",
+    )  # fmt: skip
     assert code == 0, err
     assert json.loads(out)["released"] == "the top 40% on public data"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,7 @@ def no_process(*_: Any, **__: Any) -> None:
 
 def test_without_flower_it_says_what_to_install(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saltflat.federated.flower.needed.find_spec", lambda name: None)
-    code, _, err = run("federate", *QUICK, *FLOWER)
-    assert code == 2
-    assert "pip install 'saltflat[federated]'" in err
+    assert "pip install 'saltflat[federated]'" in run.refused("federate", *QUICK, *FLOWER)
 
 
 @pytest.mark.parametrize(
@@ -47,10 +44,7 @@ def test_bad_input_starts_nothing(
 ) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'saltflat[federated]'")
     monkeypatch.setattr("saltflat.cli.flower_run.Deployment", no_process)
-    code, out, err = run("federate", *QUICK, *arguments)
-    assert (code, out) == (2, "")
-    assert says in err
-    assert "Traceback" not in err
+    assert says in run.refused("federate", *QUICK, *arguments)
 
 
 def test_the_app_for_a_deployment(run: Inside) -> None:
@@ -59,9 +53,7 @@ def test_the_app_for_a_deployment(run: Inside) -> None:
     from saltflat.federated.flower import Job
 
     line = ("federate", *QUICK, *FLOWER, "--app", "there", "--out", "/srv/run", "--json")
-    code, out, err = run(*line)
-    assert code == 0, err
-    assert json.loads(out) == {"app": "there"}
+    assert run.answer(*line) == {"app": "there"}
     about = tomllib.loads(Path("there/pyproject.toml").read_text())["tool"]["flwr"]["app"]
     for place in about["components"].values():
         module, _, name = place.partition(":")

@@ -87,13 +87,11 @@ def test_a_run_gets_its_geometry_and_stays_verified(run: Inside, runs: Path) -> 
 
 def test_two_runs_and_the_line_between_them(run: Inside, runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    code, text, err = run(
-        "geometry", str(runs / "plain"), str(runs / "averaged"), *QUICK, "--parts", "wideness", "--out", str(out),
-        "--weights", "last,average", "--json",
+    answer = run.answer(
+        "geometry", str(runs / "plain"), str(runs / "averaged"), *QUICK, "--parts", "wideness", "--out",
+        str(out), "--weights", "last,average", "--json",
     )  # fmt: skip
-    assert code == 0, err
-    answer = json.loads(text)
-    assert set(contents(runs / "plain")) == set(contents(runs / "plain")) - {"geometry.json"}
+    assert not (runs / "plain" / "geometry.json").exists()
     assert (out / "plain" / "geometry.json").exists()
     line = read(out / "interpolation.json")
     assert line == answer["interpolations"][0]
@@ -115,16 +113,8 @@ def test_two_runs_and_the_line_between_them(run: Inside, runs: Path, tmp_path: P
 def test_last_and_average_of_one_run(run: Inside, runs: Path) -> None:
     folder = str(runs / "averaged")
     code, out, err = run(
-        "geometry",
-        folder,
-        folder,
-        *QUICK,
-        "--weights",
-        "last,average",
-        "--parts",
-        "wideness",
-        "--no-pictures",
-    )
+        "geometry", folder, folder, *QUICK, "--weights", "last,average", "--parts", "wideness", "--no-pictures",
+    )  # fmt: skip
     assert code == 0, err
     assert read(runs / "averaged" / "geometry.json")["weights"] == "last"
     assert read(runs / "averaged" / "geometry-average.json")["weights"] == "average"
@@ -134,9 +124,7 @@ def test_last_and_average_of_one_run(run: Inside, runs: Path) -> None:
 
 def test_private_rows_only_when_asked_for_and_labelled(run: Inside, runs: Path) -> None:
     folder = runs / "plain"
-    code, _, err = run("geometry", str(folder), *QUICK, "--split", "train")
-    assert code == 2
-    assert "--private" in err
+    assert "--private" in run.refused("geometry", str(folder), *QUICK, "--split", "train")
     assert not (folder / "geometry.json").exists()
     code, out, _ = run(
         "geometry", str(folder), *QUICK, "--split", "train", "--private", "--parts", "gradients"
@@ -178,9 +166,7 @@ def test_what_is_refused(run: Inside, runs: Path, tmp_path: Path) -> None:
         ((str(tmp_path),), "holds no run"),
         ((plain, "--rows", "0"), "rows"),
     ):
-        code, out, err = run("geometry", *words)
-        assert (code, out) == (2, ""), words
-        assert says in err
+        assert says in run.refused("geometry", *words)
     assert not list(runs.rglob("geometry.json"))
 
 
@@ -188,9 +174,7 @@ def test_a_run_from_python_needs_data(run: Inside, tmp_path: Path) -> None:
     plan = sf.plans.dp_sgd(noise_multiplier=1.0, delta=1e-4, population=1437, batch_size=256, steps=2)
     data = sf.data.load("digits")
     sf.fit(sf.models.build("mlp"), data.train, plan, out=tmp_path / "own", progress=False)
-    code, _, err = run("geometry", str(tmp_path / "own"), *QUICK)
-    assert code == 2
-    assert "--data" in err
+    assert "--data" in run.refused("geometry", str(tmp_path / "own"), *QUICK)
     words = ("--data", "digits", "--parts", "gradients", "--split", "public")
     code, out, _ = run("geometry", str(tmp_path / "own"), *QUICK, *words)
     assert code == 0
@@ -205,9 +189,7 @@ def test_without_matplotlib_the_numbers_are_written(
     assert code == 0
     assert "saltflat[plot]" in err
     assert (runs / "plain" / "geometry.json").exists()
-    code, _, err = run("geometry", "--toy", "--out", str(runs))
-    assert code == 2
-    assert "saltflat[plot]" in err
+    assert "saltflat[plot]" in run.refused("geometry", "--toy", "--out", str(runs))
 
 
 def test_the_toy_pictures(run: Inside, tmp_path: Path) -> None:

@@ -58,19 +58,14 @@ def test_a_recipe_and_what_it_decides_exclude_each_other(run: Inside, tmp_path: 
         ("--batch-size", "64"),
         ("--noise-multiplier", "2"),
     ):
-        code, _, err = run("train", "--data", "mnist", "--recipe", "best", word, value)
-        assert code == 2
+        err = run.refused("train", "--data", "mnist", "--recipe", "best", word, value)
         assert "is what a recipe decides" in err
         assert f"no {word} beside --recipe best" in err
-    code, _, err = run("train", "--data", "digits", "--recipe", "best", "--epsilon", "1")
-    assert code == 2
+    err = run.refused("train", "--data", "digits", "--recipe", "best", "--epsilon", "1")
     assert "data='digits' has no recipe" in err
     assert "fashion-mnist" in err
-    code, _, err = run("train", "--data", "mnist", "--recipe", "best", "--epsilon", "20")
-    assert code == 2
+    err = run.refused("train", "--data", "mnist", "--recipe", "best", "--epsilon", "20")
     assert "0.5 <= epsilon <= 8" in err
     file = tmp_path / "run.toml"
     file.write_text('data = "mnist"\nrecipe = "best"\nmomentum = 0.5\n')
-    code, _, err = run("train", str(file))
-    assert code == 2
-    assert "momentum=0.5 is what a recipe decides" in err
+    assert "momentum=0.5 is what a recipe decides" in run.refused("train", str(file))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ GRID = ("--grid", "learning_rate=0.5,2", "--grid", "clip-norm=0.5,1")
 
 
 def test_tune_answers_in_json_and_in_words(run: Inside) -> None:
-    code, out, err = run("tune", *SETTINGS, *GRID, "--repeats", "2", "--out", "here", "--json")
-    assert code == 0, err
-    found = json.loads(out)
+    found = run.answer("tune", *SETTINGS, *GRID, "--repeats", "2", "--out", "here", "--json")
     assert 2 < found["epsilon"] <= 3
     assert set(found["settings"]) == {"learning_rate", "clip_norm"}
     assert (found["repeats"], found["law"], found["tuned_on"]) == (2.0, "logarithmic", None)
@@ -39,12 +36,8 @@ def test_tune_on_a_proxy(run: Inside) -> None:
         "tune", "--data", "secret.csv", "--label", "outcome", "--epsilon", "3", "--delta", "1e-3",
         "--batch-size", "20", "--steps", "3", "--grid", "learning_rate=0.1,1", "--json",
     )  # fmt: skip
-    code, _, err = run(*words, "--proxy", "copy.csv")
-    assert code == 2
-    assert "proxy='copy.csv' holds a row of the private data" in err
-    code, out, err = run(*words, "--proxy", "public.csv")
-    assert code == 0, err
-    found = json.loads(out)
+    assert "proxy='copy.csv' holds a row of the private data" in run.refused(*words, "--proxy", "copy.csv")
+    found = run.answer(*words, "--proxy", "public.csv")
     assert (found["tuned_on"], len(found["scores"])) == ("public.csv", 2)
 
 

@@ -154,7 +154,7 @@ def test_the_toy_surface_has_two_minima_of_unlike_width() -> None:
 
 def test_the_same_noise_hurts_more_in_the_sharp_minimum() -> None:
     """The claim of the picture: medians of 200 walks, and the gradient that noise turns."""
-    flat, sharp = (noisy_descent(centre).losses[:, 20:].median() for centre in (FLAT, SHARP))
+    flat, sharp = (surface(noisy_descent(centre))[:, 20:].median() for centre in (FLAT, SHARP))
     assert float(sharp) > 3 * float(flat)
     away = (1.0, 0.6)
     slow, fast = (noise_against_sharpness((c[0] + away[0], c[1] + away[1])) for c in (FLAT, SHARP))

@@ -13,6 +13,7 @@ from core_helpers import small_data, small_net
 from record.record_runs import COMMON, a_plan, copied, trained
 from saltflat import plans
 from saltflat.plan import Plan
+from saltflat.training.evaluate_privately import PrivateAccuracy
 
 __all__ = ["COMMON", "a_plan", "copied", "cut_off", "trained"]
 
@@ -29,6 +30,12 @@ def cut_off(folder: Path, after: int = 3) -> Path:
         pass
     loop.close()  # type: ignore[attr-defined]  # a generator
     return folder
+
+
+def evaluated(folder: Path) -> PrivateAccuracy:
+    """A private evaluation of a run that `trained` made, recorded in its folder."""
+    run = sf.Run.load(folder, sf.models.build("logistic", in_features=4, classes=3).double())
+    return sf.evaluate_privately(run, small_data(9, 1), epsilon=0.5, delta=1e-4, size=9)
 
 
 def geometry(**changes: Any) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from report_runs import a_plan, audit, check_page, copied, geometry, trained, write
+from report_runs import a_plan, audit, check_page, copied, evaluated, geometry, trained, write
 
 import saltflat as sf
-from core_helpers import small_data
 from fuzz.fuzz_helpers import as_json, byte_damages, cases, damaged, twisted, value_damages
 from record.record_runs import certified_anew, chained_anew
 from saltflat.errors import SaltflatError
@@ -30,8 +29,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write(folder, "geometry.json", geometry())
     write(folder, "audit.json", audit(a_plan()))
-    run = sf.Run.load(folder, sf.models.build("logistic", in_features=4, classes=3).double())
-    sf.evaluate_privately(run, small_data(9, 1), epsilon=0.5, delta=1e-4, size=9)
+    evaluated(folder)
     return folder
 
 

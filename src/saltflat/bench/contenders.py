@@ -47,33 +47,31 @@ PRIVATE_PEERS = ("opacus", "torch.func", "jax-privacy")
 OURS, ORDINARY, CHANNELS_LAST = "saltflat", "ordinary", "channels_last"
 
 
+def _engines() -> dict[tuple[str, str], tuple[Callable[[Workload, int], Step], tuple[int | None, ...]]]:
+    """How each family and mode is built, and the physical batches that suit it; saltflat chooses its own."""
+    return {
+        (OURS, ""): (saltflat, (None,)),
+        (ORDINARY, ""): (ordinary, (64, 256)),
+        (CHANNELS_LAST, ""): (ordinary_channels_last, (64, 256)),
+        ("opacus", "hooks"): (opacus_hooks, (64,)),
+        ("opacus", "ghost"): (opacus_ghost, (64, 256)),
+        ("torch.func", ""): (torch_func, (16, 64)),
+        ("jax-privacy", ""): (jax_engine.clipped_gradient, (1, 4)),
+    }
+
+
 def contenders(examples: int) -> list[Contender]:
-    """All engines, each at the physical batches that suit it; none larger than there are examples."""
-    settings: list[tuple[str, str, tuple[int, ...], Callable[[Workload, int], Step]]] = [
-        (ORDINARY, "", (64, 256), ordinary),
-        (CHANNELS_LAST, "", (64, 256), ordinary_channels_last),
-        ("opacus", "hooks", (64,), opacus_hooks),
-        ("opacus", "ghost", (64, 256), opacus_ghost),
-        ("torch.func", "", (16, 64), torch_func),
-        ("jax-privacy", "", (1, 4), jax_engine.clipped_gradient),
-    ]
-    others = [
+    """All engines, each at its physical batches; none larger than there are examples."""
+    return [
         Contender(family, mode, physical, build)
-        for family, mode, batches, build in settings
-        for physical in dict.fromkeys(min(batch, examples) for batch in batches)
+        for (family, mode), (build, batches) in _engines().items()
+        for physical in dict.fromkeys(None if batch is None else min(batch, examples) for batch in batches)
     ]
-    return [Contender(OURS, "", None, saltflat), *others]
 
 
 def by_name(family: str, mode: str, physical: int | None) -> Contender:
-    """The same engines at a physical batch of one's own, for memory and growth."""
-    builders: dict[tuple[str, str], Callable[[Workload, int], Step]] = {
-        (OURS, ""): saltflat,
-        (ORDINARY, ""): ordinary,
-        ("opacus", "hooks"): opacus_hooks,
-        ("opacus", "ghost"): opacus_ghost,
-    }
-    return Contender(family, mode, physical, builders[family, mode])
+    """One of them at a physical batch of one's own, for memory and growth."""
+    return Contender(family, mode, physical, _engines()[family, mode][0])
 
 
 def sums_of(returned: Any) -> Sums:
@@ -81,14 +79,14 @@ def sums_of(returned: Any) -> Sums:
     return returned() if callable(returned) else returned
 
 
-def saltflat(work: Workload, micro_batch: int, clip_norm: float = CLIP_NORM) -> Step:
+def saltflat(
+    work: Workload, micro_batch: int = 0, clip_norm: float = CLIP_NORM, model: nn.Module | None = None
+) -> Step:
     """This library; without a micro-batch it chooses its own."""
-    model = work.fresh_model()
+    asked, size = model or work.fresh_model(), micro_batch or None
 
     def step() -> Sums:
-        return clipped_sum(
-            model, work.loss, work.inputs, work.targets, clip_norm, micro_batch=micro_batch or None
-        ).grads
+        return clipped_sum(asked, work.loss, work.inputs, work.targets, clip_norm, micro_batch=size).grads
 
     return step
 
@@ -102,11 +100,7 @@ def floor(work: Workload) -> Step:
     model = work.fresh_model()
     for name, p in model.named_parameters():
         p.requires_grad_(name.rpartition(".")[2] == "bias")
-
-    def step() -> Sums:
-        return clipped_sum(model, work.loss, work.inputs, work.targets, CLIP_NORM).grads
-
-    return step
+    return saltflat(work, model=model)
 
 
 def ordinary(work: Workload, physical: int) -> Step:
@@ -226,12 +220,14 @@ def relative_error(found: Sums, expected: Sums) -> float:
     """
     if found.keys() != expected.keys():
         return WHOLLY_WRONG
-    wrong = sum(
-        float((found[name].double() - value.double()).square().sum()) for name, value in expected.items()
-    )
-    whole = sum(float(value.double().square().sum()) for value in expected.values())
-    error = (wrong / whole) ** 0.5 if whole else WHOLLY_WRONG
+    wrong = _length({name: found[name].double() - value.double() for name, value in expected.items()})
+    whole = _length(expected)
+    error = wrong / whole if whole else WHOLLY_WRONG
     return error if error < WHOLLY_WRONG else WHOLLY_WRONG  # also for NaN
+
+
+def _length(sums: Sums) -> float:
+    return sum(float(value.double().square().sum()) for value in sums.values()) ** 0.5
 
 
 def _parts(work: Workload, physical: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import saltflat
 
-PEERS = {"opacus": "opacus", "jax-privacy": "jax-privacy", "jax": "jax"}
+PEERS = ("opacus", "jax-privacy", "jax")
 
 
 def facts() -> dict[str, Any]:
@@ -27,7 +27,7 @@ def facts() -> dict[str, Any]:
         "torch": torch.__version__,
         "saltflat": saltflat.__version__,
         "code": code_hash(),
-        "peers": {name: version_of(package) for name, package in PEERS.items()},
+        "peers": {package: version_of(package) for package in PEERS},
     }
 
 

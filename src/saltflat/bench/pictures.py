@@ -7,7 +7,7 @@ from typing import Any
 
 from saltflat.bench.goals import Sections
 from saltflat.bench.growth import AXES
-from saltflat.errors import MissingDependencyError
+from saltflat.errors import pyplot_for
 
 COLOURS = {
     "saltflat": "#0b6e99", "ordinary": "#6b7785", "channels_last": "#b9c2cc", "opacus": "#d97b29",
@@ -28,7 +28,7 @@ Ends = list[tuple[tuple[float, float], str]]
 
 def draw(sections: Sections, folder: Path) -> list[Path]:
     """Whatever the results allow: ``ratios.png`` and ``growth.png``."""
-    plt = _matplotlib()
+    plt = pyplot_for("drawing the pictures of a bench")
     found = []
     with plt.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         for name, section, paint in (("ratios", "engines", _ratios), ("growth", "growth", _growth)):
@@ -39,17 +39,6 @@ def draw(sections: Sections, folder: Path) -> list[Path]:
                 plt.close(figure)
                 found.append(path)
     return found
-
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib
-
-        matplotlib.use("agg")
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "drawing the pictures of a bench", "plot") from error
-    return plt
 
 
 def _ratios(plt: Any, found: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from saltflat import plans
-from saltflat.bench.timing import Step, beside, median_interval, paired, seconds_of
+from saltflat.bench.timing import Step, beside, median_interval, one_round, paired
 from saltflat.bench.workload import RepeatedRows, Workload
 from saltflat.engine import clipped_sum
 from saltflat.mechanism.sampling import draw
@@ -93,9 +93,8 @@ def whole_step(model: str, batch_size: int, population: int, rounds: int) -> dic
     whole: list[float] = []
     gradient: list[float] = []
     for number in range(rounds):
-        look_ahead()
-        # one round at a time, because the rows change; the two take turns at going first
-        own, other = _one_round(step, alone, first=bool(number % 2))
+        look_ahead()  # the rows change from round to round
+        own, other = one_round(step, alone, number)
         whole.append(own)
         gradient.append(other)
     return {
@@ -107,14 +106,6 @@ def whole_step(model: str, batch_size: int, population: int, rounds: int) -> dic
         "gradient_seconds": statistics.median(gradient),
         "ratio": asdict(paired(whole, gradient)),
     }
-
-
-def _one_round(step: Step, reference: Step, first: bool) -> tuple[float, float]:
-    if first:
-        own = seconds_of(step)
-        return own, seconds_of(reference)
-    other = seconds_of(reference)
-    return seconds_of(step), other
 
 
 def against_dp_sgd(

@@ -26,7 +26,7 @@ def report(sections: Sections, machine: Mapping[str, Any], omitted: list[str]) -
         "engines": _engines, "step": _step, "methods": _methods, "memory": _memory, "growth": _growth,
     }  # fmt: skip
     blocks += ["\n".join(write(sections[name])) for name, write in writers.items() if sections.get(name)]
-    blocks.append("\n".join(_goals(goals(sections), sections)))
+    blocks.append("\n".join(_goals(goals(sections))))
     if omitted:
         blocks.append("\n".join(["left out:", *[f"  {line}" for line in omitted]]))
     return "\n".join(part for line in "\n\n".join(blocks).splitlines() for part in _wrapped(line))
@@ -73,12 +73,12 @@ def _engines(found: Mapping[str, Any]) -> Iterator[str]:
         "ordinary": "ordinary", "channels_last": "channels_last", "opacus": "fastest Opacus",
         "torch.func": "torch.func",
     }  # fmt: skip
-    means = [(words[key], told["means"][key]["geometric_mean"]) for key in words]
-    yield "  geometric means: " + ", ".join(f"{word} {mean:.2f}" for word, mean in means if mean is not None)
-    limits = [(words[key], told["means"][key]["limit"]) for key in words]
-    yield "  at most, if gradients of matrices and kernels cost nothing: " + ", ".join(
-        f"{word} {limit:.2f}" for word, limit in limits if limit is not None
-    )
+    for said, what in (
+        ("geometric means", "geometric_mean"),
+        ("at most, if gradients of matrices and kernels cost nothing", "limit"),
+    ):
+        means = [(word, told["means"][key][what]) for key, word in words.items()]
+        yield f"  {said}: " + ", ".join(f"{word} {mean:.2f}" for word, mean in means if mean is not None)
     slower = [f"{row['model']} ({row['ratio']:.2f} × {row['peer']})" for row in told["slower_than_a_peer"]]
     yield "  slower than the fastest peer: " + (", ".join(slower) or "no model")
     for name in told["wrong_gradients"]:
@@ -161,7 +161,7 @@ def _growth(found: Mapping[str, Any]) -> Iterator[str]:
         yield from _table(rows)
 
 
-def _goals(found: list[Goal], sections: Sections) -> Iterator[str]:
+def _goals(found: list[Goal]) -> Iterator[str]:
     yield "Goals"
     rows = [["", "goal", "found", "wanted", "over"]]
     for goal in found:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from saltflat.errors import InputError
+from saltflat.record.atomic import write_whole
 
 VERSION = 1
 NAME = "bench.json"
@@ -72,9 +73,7 @@ class Results:
         """Write all of it, in one piece or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         content = {"version": VERSION, "identity": self.identity, "sections": self.sections, **beside}
-        draft = self.path.with_suffix(".tmp")
-        draft.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        draft.replace(self.path)
+        write_whole(self.path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
 
 
 def differing(found: Any, expected: Any, name: str = "") -> list[str]:

@@ -37,9 +37,8 @@ class Settings:
     memory_micro_batch: int = 64
     memory_repeats: int = 3
     memory_batches: tuple[int, int] = (2048, 32_768)
-    memory_peers: bool = (
-        True  # each peer is a fresh process more, and seconds of imports; growth heeds it too
-    )
+    # each peer is a fresh process more, and seconds of imports; growth heeds it too
+    memory_peers: bool = True
     # the section `growth`
     growth_rounds: int = 3
     growth_batches: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)

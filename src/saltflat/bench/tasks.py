@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,57 +27,26 @@ class Task:
 
 def tasks(settings: Settings) -> list[Task]:
     """Everything that the settings ask for, in the order of the report."""
-    return [task for section in settings.sections for task in _SECTIONS[section](settings)]
+    return [task for task in _all(settings) if task.section in settings.sections]
 
 
-def _engines(settings: Settings) -> list[Task]:
-    return [
-        Task("engines", model, partial(engines.compare, model, settings.examples, settings.rounds))
-        for model in settings.models
-    ]
-
-
-def _step(settings: Settings) -> list[Task]:
-    model, batch = settings.step_model, settings.step_batch
-    measure = partial(private_loop.whole_step, model, batch, settings.step_population, settings.method_rounds)
-    return [Task("step", "dp-sgd", measure)]
-
-
-def _methods(settings: Settings) -> list[Task]:
-    sizes = (settings.step_model, settings.step_batch, settings.method_rounds)
-    return [
-        Task("methods", method, partial(private_loop.against_dp_sgd, method, *sizes))
-        for method in private_loop.METHODS
-    ]
-
-
-def _memory(settings: Settings) -> list[Task]:
-    found = [Task("memory", model, partial(memory.of_model, model, settings)) for model in settings.models]
-    return [Task("memory", LOGICAL, partial(memory.of_logical_batches, settings)), *found]
-
-
-def _growth(settings: Settings) -> list[Task]:
-    batches = sorted({*settings.growth_batches, *settings.growth_memory_batches})
-    axes: list[tuple[str, Any, Any]] = [
-        (growth.BATCH, batches, growth.against_batch),
-        (growth.PARAMETERS, settings.growth_widths, growth.against_parameters),
-        (growth.MICRO_BATCH, settings.growth_micro_batches, growth.against_micro_batch),
-    ]
-    return [
-        Task(
-            "growth",
-            f"{axis} {'× ' * (axis == growth.PARAMETERS)}{value:g}",
-            partial(measure, value, settings),
+def _all(settings: Settings) -> Iterator[Task]:
+    model, batch, rounds = settings.step_model, settings.step_batch, settings.method_rounds
+    for name in settings.models:
+        yield Task("engines", name, partial(engines.compare, name, settings.examples, settings.rounds))
+    whole = partial(private_loop.whole_step, model, batch, settings.step_population, rounds)
+    yield Task("step", "dp-sgd", whole)
+    for method in private_loop.METHODS:
+        yield Task("methods", method, partial(private_loop.against_dp_sgd, method, model, batch, rounds))
+    yield Task("memory", LOGICAL, partial(memory.of_logical_batches, settings))
+    for name in settings.models:
+        yield Task("memory", name, partial(memory.of_model, name, settings))
+    for size in sorted({*settings.growth_batches, *settings.growth_memory_batches}):
+        yield Task("growth", f"{growth.BATCH} {size}", partial(growth.against_batch, size, settings))
+    for width in settings.growth_widths:
+        key = f"{growth.PARAMETERS} × {width:g}"
+        yield Task("growth", key, partial(growth.against_parameters, width, settings))
+    for size in settings.growth_micro_batches:
+        yield Task(
+            "growth", f"{growth.MICRO_BATCH} {size}", partial(growth.against_micro_batch, size, settings)
         )
-        for axis, values, measure in axes
-        for value in values
-    ]
-
-
-_SECTIONS: dict[str, Callable[[Settings], list[Task]]] = {
-    "engines": _engines,
-    "step": _step,
-    "methods": _methods,
-    "memory": _memory,
-    "growth": _growth,
-}

@@ -66,18 +66,19 @@ def interleaved(
 
 def beside(step: Step, reference: Step, rounds: int) -> tuple[list[float], list[float]]:
     """Seconds of a step and of its reference, one right after the other, taking turns at going first."""
-    own: list[float] = []
-    other: list[float] = []
     repeats = repeats_for(seconds_of(reference))
-    for number in range(rounds):
-        gc.collect()
-        if number % 2:
-            other.append(seconds_of(reference, repeats))
-            own.append(seconds_of(step, repeats))
-        else:
-            own.append(seconds_of(step, repeats))
-            other.append(seconds_of(reference, repeats))
-    return own, other
+    found = [one_round(step, reference, number, repeats) for number in range(rounds)]
+    return [own for own, _ in found], [other for _, other in found]
+
+
+def one_round(step: Step, reference: Step, number: int, repeats: int = 1) -> tuple[float, float]:
+    """Seconds of a step and of its reference in the round of this number, which decides who goes first."""
+    gc.collect()
+    if number % 2:
+        other = seconds_of(reference, repeats)
+        return seconds_of(step, repeats), other
+    own = seconds_of(step, repeats)
+    return own, seconds_of(reference, repeats)
 
 
 @dataclass(frozen=True)

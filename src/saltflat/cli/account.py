@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from saltflat.cli.accounting_options import accounting_options, answer, read_phases, read_sampling, show
-from saltflat.errors import InputError
+from saltflat.cli.accounting_options import accounting_options, answer, requested, show
+from saltflat.errors import check_positive
 
 
 @click.command(
@@ -25,10 +25,9 @@ def command(
     noise_multiplier: float | None, delta: float, as_json: bool, quiet: bool, plot: str | None, **options: Any
 ) -> None:
     """The ε at δ of all phases, composed jointly."""
-    sampling = read_sampling(options["population"], options["batch_size"], options["rate"], options["cap"])
-    phases = read_phases(options["phases"], options["steps"], options["epochs"], options["queries"], sampling)
-    if noise_multiplier is not None and not 0 < noise_multiplier < float("inf"):
-        raise InputError("noise_multiplier", noise_multiplier, "a finite noise_multiplier > 0")
+    sampling, phases = requested(options)
+    if noise_multiplier is not None:
+        check_positive("noise_multiplier", noise_multiplier)
     filled = [
         phase if phase.noise_multiplier is not None else replace(phase, noise_multiplier=noise_multiplier)
         for phase in phases

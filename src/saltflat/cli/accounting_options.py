@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from saltflat.accounting import SampledGaussian, combined_noise, epsilon, rdp_epsilon, replace_one_epsilon
-from saltflat.cli.run_options import with_options
+from saltflat.cli.run_options import json_option, options_of
 from saltflat.errors import InputError, check_count, nearest
 from saltflat.plan.sampling import Poisson, Sampling, TruncatedPoisson
 
@@ -47,30 +46,31 @@ def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value
 
 
-def accounting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that both commands take."""
-    return with_options(
-        command,
-        click.option("--population", type=int, required=True, help="Declared number of rows (public)."),
-        click.option("--batch-size", type=float, help="Expected batch size."),
-        click.option("--rate", type=float, help="Sampling rate, instead of --batch-size."),
-        click.option("--steps", type=int, help="Number of releases."),
-        click.option("--epochs", type=float, help="Passes over the population, instead of --steps."),
-        click.option("--delta", type=float, default=1e-5, show_default=True, help="δ."),
-        click.option("--queries", type=int, default=1, show_default=True, help="Queries on each batch."),
-        click.option("--cap", type=int, help="Truncated Poisson sampling: at most this many rows in a batch."),
-        click.option(
-            "--phase", "phases", multiple=True, metavar="KEY=VALUE,...",
-            help="A phase, e.g. steps=244,noise-multiplier=2.931; repeat it for several. "
-            f"Keys: {', '.join(_KEYS)}.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--quiet", is_flag=True, help="Only the number that was asked for."),
-        click.option(
-            "--plot", type=click.Path(dir_okay=False), callback=_picture,
-            help="Draw what ε buys into this picture file (.png, .svg or .pdf).",
-        ),
-    )  # fmt: skip
+# the options that both commands take
+accounting_options = options_of(
+    click.option("--population", type=int, required=True, help="Declared number of rows (public)."),
+    click.option("--batch-size", type=float, help="Expected batch size."),
+    click.option("--rate", type=float, help="Sampling rate, instead of --batch-size."),
+    click.option("--steps", type=int, help="Number of releases."),
+    click.option("--epochs", type=float, help="Passes over the population, instead of --steps."),
+    click.option("--delta", type=float, default=1e-5, show_default=True, help="δ."),
+    click.option("--queries", type=int, default=1, show_default=True, help="Queries on each batch."),
+    click.option("--cap", type=int, help="Truncated Poisson sampling: at most this many rows in a batch."),
+    click.option("--phase", "phases", multiple=True, metavar="KEY=VALUE,...",
+                 help="A phase, e.g. steps=244,noise-multiplier=2.931; repeat it for several. "
+                 f"Keys: {', '.join(_KEYS)}."),
+    json_option,
+    click.option("--quiet", is_flag=True, help="Only the number that was asked for."),
+    click.option("--plot", type=click.Path(dir_okay=False), callback=_picture,
+                 help="Draw what ε buys into this picture file (.png, .svg or .pdf)."),
+)  # fmt: skip
+
+
+def requested(options: dict[str, Any]) -> tuple[Sampling, list[PhaseRequest]]:
+    """The sampling and the phases that the options describe."""
+    sampling = read_sampling(options["population"], options["batch_size"], options["rate"], options["cap"])
+    steps, epochs = options["steps"], options["epochs"]
+    return sampling, read_phases(options["phases"], steps, epochs, options["queries"], sampling)
 
 
 def read_sampling(population: int, batch_size: float | None, rate: float | None, cap: int | None) -> Sampling:
@@ -105,12 +105,9 @@ def _read_phase(text: str, queries: int, sampling: Sampling) -> PhaseRequest:
         key = key.replace("_", "-")
         if key not in _KEYS:
             raise InputError(
-                "phase",
-                text,
-                "KEY=VALUE,KEY=VALUE",
-                problem=f"has an unknown key {key!r}",
+                "phase", text, "KEY=VALUE,KEY=VALUE", problem=f"has an unknown key {key!r}",
                 cure=nearest(key, list(_KEYS)),
-            )
+            )  # fmt: skip
         try:
             number = float(value)
         except ValueError:
@@ -186,13 +183,8 @@ def show(result: dict[str, Any], as_json: bool) -> None:
         f"ε = {result['epsilon']:.4f} at δ = {result['delta']:g}, add or remove one row (PLD, phases jointly)"
     )
     replaced, second = result["epsilon_replace_one"], result["epsilon_rdp"]
-    click.echo(
-        f"replace one row: ε = {replaced:.4g}"
-        if replaced is not None
-        else "replace one row: not supported here"
-    )
-    click.echo(
-        f"Rényi bound (second opinion): ε = {second:.4g}"
-        if second is not None
-        else "Rényi bound: not supported here"
-    )
+    click.echo("replace one row: " + ("not supported here" if replaced is None else f"ε = {replaced:.4g}"))
+    if second is None:
+        click.echo("Rényi bound: not supported here")
+    else:
+        click.echo(f"Rényi bound (second opinion): ε = {second:.4g}")

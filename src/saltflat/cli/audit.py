@@ -10,8 +10,8 @@ import click
 
 from saltflat.cli.known import complete_run_or_file
 from saltflat.cli.run_file import merge_run_file
-from saltflat.cli.run_options import data_options, method_option, plan_options
-from saltflat.cli.words import painted_checks
+from saltflat.cli.run_options import data_options, json_option, method_option, plan_options
+from saltflat.cli.words import painted_checks, telling
 
 
 @click.command(
@@ -30,7 +30,7 @@ The exit code is 0 if nothing was caught, 1 if something was, 2 for bad input.
 @method_option
 @plan_options
 @click.option("--quick", is_flag=True, help="Fewer trials: under a minute for a small model on two cores.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("--quiet", is_flag=True, help="Only the result: do not say what is being tried.")
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
@@ -64,12 +64,9 @@ def command(ctx: click.Context, /, **params: Any) -> None:
         spec = opened.read_json("model.json")
         model = rebuilt_as(spec) if spec else model_for(data, options["model"])[0]
         randomness = opened.tier() or options["randomness"]
-    quiet = options["quiet"] or options["as_json"]
-    report = attack(
-        model, data.train, plan,
-        randomness=randomness, quick=options["quick"],
-        announce=None if quiet else lambda text: click.echo(f"trying: {text}", err=True),
-    )  # fmt: skip
+    say, _ = telling(options)
+    announce = None if say is None else lambda text: say(f"trying: {text}")
+    report = attack(model, data.train, plan, randomness=randomness, quick=options["quick"], announce=announce)
     click.echo(json.dumps(report.to_dict()) if options["as_json"] else painted_checks(str(report)))
     if not report.passed:
         ctx.exit(1)

@@ -12,6 +12,7 @@ import click
 
 from saltflat.bench.settings import FULL, QUICK, SECTIONS, Settings, chosen, left_out
 from saltflat.cli.known import complete_models, complete_sections
+from saltflat.cli.run_options import json_at_the_end, quiet_option
 from saltflat.cli.words import same_command, stopped
 from saltflat.errors import MissingDependencyError
 
@@ -26,37 +27,21 @@ Examples:
 A bench that was cut off goes on where it stopped when the same command is given again.
 """
 )
-@click.option(
-    "--models", shell_complete=complete_models,
-    help=f"Models, separated by commas.  [default: {', '.join(FULL.models)}]",
-)  # fmt: skip
+@click.option("--models", shell_complete=complete_models,
+              help=f"Models, separated by commas.  [default: {', '.join(FULL.models)}]")  # fmt: skip
 @click.option("--examples", type=int, help=f"Examples of a step.  [default: {FULL.examples}]")
 @click.option("--rounds", type=int, help=f"Rounds of which the median is taken.  [default: {FULL.rounds}]")
-@click.option(
-    "--sections", shell_complete=complete_sections,
-    help=f"What to measure, separated by commas.  [default: {', '.join(SECTIONS)}]",
-)  # fmt: skip
+@click.option("--sections", shell_complete=complete_sections,
+              help=f"What to measure, separated by commas.  [default: {', '.join(SECTIONS)}]")  # fmt: skip
 @click.option(
     "--quick", is_flag=True, help=f"Under three minutes: {', '.join(QUICK.models)}, and less of everything."
 )
-@click.option(
-    "--out", type=click.Path(file_okay=False),
-    help="The folder of the results.  [default: runs/bench; with --quick runs/bench-quick]",
-)  # fmt: skip
+@click.option("--out", type=click.Path(file_okay=False),
+              help="The folder of the results.  [default: runs/bench; with --quick runs/bench-quick]")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Measure again what the folder already holds.")
-@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
-@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
-def command(
-    models: str | None,
-    examples: int | None,
-    rounds: int | None,
-    sections: str | None,
-    quick: bool,
-    out: str | None,
-    fresh: bool,
-    as_json: bool,
-    quiet: bool,
-) -> int:
+@json_at_the_end
+@quiet_option
+def command(out: str | None, fresh: bool, as_json: bool, quiet: bool, **sizes: Any) -> int:
     """Time and memory of private steps beside ordinary ones and beside other libraries.
 
     Engines take turns in one process; what is shown are ratios of their times, round by round. Memory is
@@ -64,7 +49,7 @@ def command(
 
     Ends with exit code 1 when a sum of gradients is wrong. A goal that is not met is only reported.
     """
-    settings = chosen(quick=quick, models=models, sections=sections, examples=examples, rounds=rounds)
+    settings = chosen(**sizes)
     from saltflat.bench import goals, machine
     from saltflat.bench.report import report
     from saltflat.bench.results import Results
@@ -72,7 +57,7 @@ def command(
 
     check_models(settings.models)
     facts = machine.facts()
-    folder = Path(out or ("runs/bench-quick" if quick else "runs/bench"))
+    folder = Path(out or ("runs/bench-quick" if sizes["quick"] else "runs/bench"))
     results = Results.open(folder, {"sizes": settings.sizes(), "machine": facts}, fresh=fresh)
     omitted = left_out(settings)
     started, busy = time.perf_counter(), machine.load()

@@ -8,11 +8,9 @@ from typing import Any
 import click
 
 from saltflat.cli.known import complete_account
-from saltflat.cli.run_options import budgets_option
+from saltflat.cli.run_options import budgets_option, json_option
 from saltflat.record.account import Account, names
 from saltflat.record.balance import Balance
-
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group(name="budget")
@@ -35,22 +33,16 @@ def command() -> None:
 @click.argument("name")
 @click.option("--epsilon", type=float, required=True, help="What all runs together may cost.")
 @click.option("--delta", type=float, required=True, help="δ, well below 1/population.")
-@click.option(
-    "--relation", type=click.Choice(["add-remove", "zero-out"]), default="add-remove", show_default=True,
-    help="That of all its runs: zero-out for runs without --population.",
-)  # fmt: skip
-@click.option(
-    "--unit", type=click.Choice(["example", "person", "client"]), default="example", show_default=True,
-    help="That of all its runs.",
-)  # fmt: skip
-@click.option(
-    "--rule", type=click.Choice(["rdp", "sum"]), default="rdp", show_default=True,
-    help="How runs add up: Rényi divergences, or ε and δ themselves.",
-)  # fmt: skip
+@click.option("--relation", type=click.Choice(["add-remove", "zero-out"]), default="add-remove", show_default=True,
+              help="That of all its runs: zero-out for runs without --population.")  # fmt: skip
+@click.option("--unit", type=click.Choice(["example", "person", "client"]), default="example", show_default=True,
+              help="That of all its runs.")  # fmt: skip
+@click.option("--rule", type=click.Choice(["rdp", "sum"]), default="rdp", show_default=True,
+              help="How runs add up: Rényi divergences, or ε and δ themselves.")  # fmt: skip
 @click.option("--order", type=float, help="The order of the Rényi divergence.  [default: from ε and δ]")
 @click.option("--fingerprint", metavar="TEXT", help="Names the data; runs may be asked to name them alike.")
 @budgets_option
-@_as_json
+@json_option
 def create(name: str, as_json: bool, **terms: Any) -> None:
     """Open the account NAME. Its terms never change.
 
@@ -65,7 +57,7 @@ def create(name: str, as_json: bool, **terms: Any) -> None:
 @command.command()
 @click.argument("name", required=False, shell_complete=complete_account)
 @budgets_option
-@_as_json
+@json_option
 def show(name: str | None, budgets: str | None, as_json: bool) -> None:
     """What the account NAME has granted, run by run, and what is left. Without NAME: all accounts.
 
@@ -82,7 +74,7 @@ def show(name: str | None, budgets: str | None, as_json: bool) -> None:
 
 @command.command(name="list")
 @budgets_option
-@_as_json
+@json_option
 def list_command(budgets: str | None, as_json: bool) -> None:
     """All accounts.
 
@@ -102,7 +94,7 @@ def list_command(budgets: str | None, as_json: bool) -> None:
     help="There is no ledger of that run, and you know that it never released anything. The account records this.",
 )  # fmt: skip
 @budgets_option
-@_as_json
+@json_option
 def return_command(
     name: str, reservation: str, without_ledger: bool, budgets: str | None, as_json: bool
 ) -> None:
@@ -122,7 +114,7 @@ def return_command(
 @command.command()
 @click.argument("name", shell_complete=complete_account)
 @budgets_option
-@_as_json
+@json_option
 def close(name: str, budgets: str | None, as_json: bool) -> None:
     """Let the account NAME grant nothing any more. What is reserved may be used to its end.
 
@@ -159,27 +151,16 @@ def _list(budgets: str | None, as_json: bool) -> None:
 
 def summary(balance: Balance) -> dict[str, Any]:
     """An account for JSON."""
-    terms = balance.terms
+    words = ("epsilon", "delta", "relation", "unit", "rule", "order", "fingerprint_sha256")
+    figures = ("closed", "share", "epsilon_left", "epsilon_if_fixed")
     return {
-        "account": terms.name,
-        "account_id": terms.id,
-        "epsilon": terms.epsilon,
-        "delta": terms.delta,
-        "relation": terms.relation,
-        "unit": terms.unit,
-        "rule": terms.rule,
-        "order": terms.order,
-        "fingerprint_sha256": terms.fingerprint_sha256,
-        "closed": balance.closed,
-        "share": balance.share,
-        "epsilon_left": balance.epsilon_left,
-        "epsilon_if_fixed": balance.epsilon_if_fixed,
+        "account": balance.terms.name,
+        "account_id": balance.terms.id,
+        **{word: getattr(balance.terms, word) for word in words},
+        **{word: getattr(balance, word) for word in figures},
         "reservations": [
             {
-                "reservation": held.reservation,
-                "time": held.time,
-                "where": held.where,
-                "returned": held.returned,
+                **{word: getattr(held, word) for word in ("reservation", "time", "where", "returned")},
                 "share": balance.share_of(held),
                 **held.charge.to_dict(),
             }

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import click
 
 from saltflat.accounting import least_scale, rounded_up
-from saltflat.cli.accounting_options import (
-    PhaseRequest,
-    accounting_options,
-    answer,
-    read_phases,
-    read_sampling,
-    show,
-)
-from saltflat.errors import InputError
+from saltflat.cli.accounting_options import PhaseRequest, accounting_options, answer, requested, show
+from saltflat.errors import InputError, check_positive
 from saltflat.plan.sampling import Sampling
 
 
@@ -41,8 +33,7 @@ def command(
 
     Phases without noise-multiplier are solved for; noise-ratio in every phase keeps the ratios.
     """
-    sampling = read_sampling(options["population"], options["batch_size"], options["rate"], options["cap"])
-    phases = read_phases(options["phases"], options["steps"], options["epochs"], options["queries"], sampling)
+    sampling, phases = requested(options)
     solved = solve(phases, sampling, epsilon, delta)
     if quiet and not as_json:  # one line for each phase that was solved for
         click.echo("\n".join(f"{s.noise_multiplier:.4f}" for p, s in zip(phases, solved) if p != s))
@@ -56,8 +47,7 @@ def command(
 
 def solve(phases: list[PhaseRequest], sampling: Sampling, epsilon: float, delta: float) -> list[PhaseRequest]:
     """The phases with their noise, never above the target when recomputed."""
-    if math.isnan(epsilon) or math.isinf(epsilon) or epsilon <= 0:
-        raise InputError("epsilon", epsilon, "a finite epsilon > 0")
+    check_positive("epsilon", epsilon)
     unknown = [phase for phase in phases if phase.noise_multiplier is None]
     if not unknown:
         raise InputError(

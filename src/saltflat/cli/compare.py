@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from saltflat.cli import run_options
 from saltflat.cli.known import complete_methods
 from saltflat.cli.run_file import merge_run_file, run_file_argument
-from saltflat.cli.run_options import account_options, checkpoint_option, data_options, plan_options, stem_of
-from saltflat.cli.words import same_command, stopped
-from saltflat.errors import InputError
+from saltflat.cli.words import same_command, stopped, telling
+from saltflat.errors import InputError, MissingDependencyError, pyplot_for
 from saltflat.report.comparison import summarise
 
 
@@ -27,26 +28,21 @@ A comparison that was cut off goes on where it stopped when the same command is 
 """
 )
 @run_file_argument
-@data_options
-@click.option(
-    "--methods",
-    default="dp-sgd,dp-sat,sai,dp-sgd+swa",
-    show_default=True,
-    shell_complete=complete_methods,
-    help="Methods, separated by commas.",
-)
+@run_options.data_options
+@click.option("--methods", default="dp-sgd,dp-sat,sai,dp-sgd+swa", show_default=True, shell_complete=complete_methods,
+              help="Methods, separated by commas.")  # fmt: skip
 @click.option(
     "--seeds", default=3, show_default=True, type=click.IntRange(1), help="Initial weights for each method."
 )
-@plan_options
+@run_options.plan_options
 @click.option(
     "--out", type=click.Path(file_okay=False), help="The folder of all runs.  [default: runs/compare-DATA]"
 )
-@checkpoint_option
-@account_options
-@click.option("--device", help="cpu, cuda, ...")
-@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
-@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
+@run_options.checkpoint_option
+@run_options.account_options
+@run_options.device_option
+@run_options.json_at_the_end
+@run_options.quiet_option
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
     """Train several methods at one budget, and say which is better, with deviations.
@@ -56,15 +52,14 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     of them is paid for.
     """
     options = merge_run_file(ctx, params.pop("run_file"), params)
-    methods = [name.strip() for name in options["methods"].split(",") if name.strip()]
+    methods = run_options.listed(options["methods"])
     if not methods:
         raise InputError("methods", options["methods"], "at least one method", problem="names none")
     if twice := [name for name in methods if methods.count(name) > 1]:
         raise InputError("methods", options["methods"], "each method once", problem=f"names {twice[0]} twice")
-    folder = Path(options["out"] or f"runs/compare-{stem_of(options['data'])}")
-    quiet = options["quiet"] or options["as_json"]
+    folder = Path(options["out"] or f"runs/compare-{run_options.stem_of(options['data'])}")
     try:
-        results = _all_runs(options, methods, folder, quiet)
+        results = _all_runs(options, methods, folder)
     except KeyboardInterrupt:
         stopped(f"The runs so far are kept in {folder}.", same_command())
     table = summarise(results)
@@ -81,7 +76,7 @@ def command(ctx: click.Context, /, **params: Any) -> None:
 
 
 def _all_runs(
-    options: dict[str, Any], methods: list[str], folder: Path, quiet: bool
+    options: dict[str, Any], methods: Sequence[str], folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
     import torch
 
@@ -90,14 +85,11 @@ def _all_runs(
     from saltflat.cli.training_run import load_data, model_for, resume_once, summary_of, train_once
 
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
+    announce, progress = telling(options)
     with all_faults(options):
         data = load_data(options)
-        plans = {
-            method: plan_for(
-                data, options | {"method": method, "model": model_for(data, options["model"])[1]}
-            )
-            for method in methods
-        }
+        named = options | {"model": model_for(data, options["model"])[1]}
+        plans = {method: plan_for(data, named | {"method": method}) for method in methods}
     if data.test is None:
         raise InputError(
             "data", options["data"], "data with test rows, to compare by", problem="has no test rows",
@@ -111,17 +103,16 @@ def _all_runs(
             run, cut_off = _found(place, plans[method].to_dict(), options["randomness"])
             if run is None:
                 torch.manual_seed(seed)  # the initial weights only; noise is drawn afresh
-                progress = False if quiet else None
-                if not quiet:
-                    click.echo(f"{method}, seed {seed}" + (", going on" if cut_off else ""), err=True)
+                if announce is not None:
+                    announce(f"{method}, seed {seed}" + (", going on" if cut_off else ""))
                 if cut_off:
                     given = {word: options[word] for word in ("device", "checkpoint_every")}
                     run, _ = resume_once(str(place), given, data=data, progress=progress)
                 else:
                     started = options | {"method": method, "seed": None}
                     run, _ = train_once(started, out=str(place), data=data, progress=progress)
-            name = options["model"] or ""
-            results[method].append(summary_of(run, data.name, name) | {"history": run.history})
+            summary = summary_of(run, data.name, options["model"] or "")
+            results[method].append(summary | {"history": run.history})
     return results
 
 
@@ -192,11 +183,8 @@ def _shown(table: list[dict[str, Any]]) -> str:
     lines = [["method", "accuracy", "error reduction", "variance, last epochs", "ε", "steps", "seconds"]]
     for row in table:
         deviation = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.2f}"
-        variance = (
-            "–"
-            if row["last_iterates_variance"] is None
-            else f"{1e4 * row['last_iterates_variance']:.3g} points²"
-        )
+        steady = row["last_iterates_variance"]
+        variance = "–" if steady is None else f"{1e4 * steady:.3g} points²"
         epsilon = row["epsilon"] if isinstance(row["epsilon"], str) else f"{row['epsilon']:.3g}"
         lines.append(
             [
@@ -210,11 +198,8 @@ def _shown(table: list[dict[str, Any]]) -> str:
 def _plot(results: dict[str, list[dict[str, Any]]], path: Path) -> str | None:
     """Accuracy against ε spent, one line a method, a band for the seeds."""
     try:
-        import matplotlib
-
-        matplotlib.use("agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
+        plt = pyplot_for("drawing a comparison")
+    except MissingDependencyError:
         click.echo("no picture: pip install 'saltflat[plot]' draws accuracy against ε spent", err=True)
         return None
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
@@ -235,13 +220,8 @@ def _plot(results: dict[str, list[dict[str, Any]]], path: Path) -> str | None:
         means = [statistics.fmean(column) for column in columns]
         (line,) = axes.plot(spent, means, marker=".", label=method)
         if len(runs) > 1:
-            axes.fill_between(
-                spent,
-                [min(c) for c in columns],
-                [max(c) for c in columns],
-                alpha=0.15,
-                color=line.get_color(),
-            )
+            low, high = [min(c) for c in columns], [max(c) for c in columns]
+            axes.fill_between(spent, low, high, alpha=0.15, color=line.get_color())
     axes.set(
         xlabel="ε so far" if private else "ε so far (epochs where there is no noise)",
         ylabel="test accuracy, %" + (" (not covered by ε)" if labelled else ""),

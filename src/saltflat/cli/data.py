@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from saltflat.cli.known import complete_data_name
+from saltflat.cli.run_options import quiet_option
 
 if TYPE_CHECKING:
     from saltflat.data import Description
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-_data_dir = click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="A folder to look in before the others.",
-)
+_folder = click.Path(file_okay=False, path_type=Path)
+_data_dir = click.option("--data-dir", type=_folder, help="A folder to look in before the others.")
 
 
 @click.group(name="data")
@@ -121,13 +119,9 @@ def locate(name: str, as_json: bool, data_dir: Path | None) -> None:
 @command.command()
 @click.argument("name", shell_complete=complete_data_name)
 @_as_json
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The folder under which to put it; the cache by default.",
-)
+@click.option("--data-dir", type=_folder, help="The folder under which to put it; the cache by default.")
 @click.option("--mirror", help="An address that holds the same files, instead of the official hosts.")
-@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
+@quiet_option
 def fetch(name: str, as_json: bool, data_dir: Path | None, mirror: str | None, quiet: bool) -> None:
     """Download the data set NAME and check it.
 

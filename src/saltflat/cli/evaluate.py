@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from saltflat.cli import run_options
 from saltflat.cli.known import complete_data, complete_run
-from saltflat.cli.run_options import account_options
 from saltflat.errors import InputError
 
 PARTS = ("test", "train", "all")
@@ -28,8 +28,8 @@ Examples:
 @click.option(
     "--data", shell_complete=complete_data, help="A data set's name, or a path.  [default: that of the run]"
 )
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
-@click.option("--label", help="The column that holds the label, in a table.")
+@run_options.data_dir_option
+@run_options.label_option
 @click.option("--group", help="The column that says whose row it is: each person has one vote.")
 @click.option(
     "--part", type=click.Choice(PARTS), help="Which rows.  [default: test, or all if there are none]"
@@ -43,13 +43,11 @@ Examples:
     help="Declare: nobody here was trained on, and no one's side was decided by looking at others.",
 )  # fmt: skip
 @click.option("--average", is_flag=True, help="The averaged weights instead of the last ones.")
-@click.option(
-    "--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast", show_default=True,
-    help="Tier of noise.",
-)  # fmt: skip
-@account_options
-@click.option("--device", help="cpu, cuda, ...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast", show_default=True,
+              help="Tier of noise.")  # fmt: skip
+@run_options.account_options
+@run_options.device_option
+@run_options.json_option
 @click.option("--quiet", is_flag=True, help="Only the accuracy.")
 def command(run: str, as_json: bool, quiet: bool, **options: Any) -> None:
     """The accuracy of the run in RUN on private rows, by a noised count of right answers.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from saltflat import plans
+from saltflat.cli.run_options import listed, said
 from saltflat.errors import InputError, SaltflatError, nearest
 from saltflat.plan import Budget, Multiplicity
 
@@ -65,7 +66,7 @@ def faults_of(options: dict[str, Any]) -> list[str]:
     ["method='dp-stg'", 'delta=2.0']
     """
     found: dict[str, None] = {}
-    for check in _checks({word: value for word, value in options.items() if value is not None}):
+    for check in _checks(said(options, options)):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -81,15 +82,13 @@ def _checks(given: dict[str, Any]) -> Iterator[Callable[[], object]]:
     from saltflat.cli.plan_settings import METHOD_WORDS, check_own_settings
     from saltflat.cli.training_run import check_test_fraction
     from saltflat.methods.optimizers import check_name
-    from saltflat.models import describe
     from saltflat.training.checks import check_seed
 
-    methods = [given["method"]] if "method" in given else str(given.get("methods", "")).split(",")
-    methods = [name.strip() for name in methods if name.strip()]
+    methods = listed(str(given.get("method") or given.get("methods", "")))
     if "data" in given:
         yield partial(_check_data, str(given["data"]))
     if "model" in given:
-        yield partial(_renamed, "model", describe, given["model"])
+        yield partial(_check_model, given["model"])
     for name in methods:
         yield partial(plans.by_name, name, **RIGHT)
     known = [name for name in methods if name.split("+")[0] in plans.METHODS]
@@ -106,8 +105,7 @@ def _checks(given: dict[str, Any]) -> Iterator[Callable[[], object]]:
     if "optimizer" in given:
         yield partial(check_name, given["optimizer"])
     if "views" in given or "augmentations" in given:
-        names = tuple(name.strip() for name in given.get("augmentations", "").split(",") if name.strip())
-        yield partial(Multiplicity, given.get("views", 1), names)
+        yield partial(Multiplicity, given.get("views", 1), listed(given.get("augmentations", "")))
     yield partial(check_test_fraction, given)
     yield partial(check_seed, given.get("seed"))
 
@@ -137,17 +135,24 @@ def _check_noise(given: dict[str, Any]) -> None:
         plans.dp_sgd(population=1000, batch_size=10, steps=1, noise_multiplier=noise)
 
 
-def _renamed(word: str, check: Callable[[Any], object], value: Any) -> None:
-    """The check, with its complaint under the name that the option has here."""
+@contextmanager
+def names_of(option: str) -> Iterator[None]:
+    """What is called ``name`` inside is this option here: a complaint about it says so."""
     try:
-        check(value)
+        yield
     except InputError as error:
-        raise renamed(error, word) from error
+        if error.argument != "name":
+            raise
+        raise InputError(
+            option, error.value, error.expected, problem=error.problem, cure=error.cure
+        ) from error
 
 
-def renamed(error: InputError, word: str) -> InputError:
-    """The same error about an argument that has another name here."""
-    return InputError(word, error.value, error.expected, problem=error.problem, cure=error.cure)
+def _check_model(name: str) -> None:
+    from saltflat.models import describe
+
+    with names_of("model"):
+        describe(name)
 
 
 def _check_data(name: str) -> None:

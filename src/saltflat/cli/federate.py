@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,50 +10,47 @@ from typing import Any
 import click
 
 from saltflat.cli.run_file import merge_run_file, run_file_argument
-from saltflat.cli.run_options import data_options, folder_of, folder_options, with_options
+from saltflat.cli.run_options import data_options, folder_of, folder_options, options_of
 from saltflat.cli.train import given_options
-from saltflat.cli.words import say_accuracy, shown_epsilon, stopped_run
+from saltflat.cli.words import say_accuracy, say_folder, shown_epsilon, stopped_run, telling
 from saltflat.errors import InputError
 
-
-def round_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that describe clients and rounds; their names are those of the Python arguments."""
-    return with_options(
-        command,
-        click.option("--clients", type=int, help="Declared number of clients.  [default: 500, or as the column has]"),
-        click.option("--partition", type=click.Choice(["iid", "dirichlet", "column"]),
-                     help="How rows are dealt out.  [default: iid; column with --group]"),
-        click.option("--alpha", type=float, help="Concentration of the Dirichlet law.  [default: 0.6]"),
-        click.option("--partition-seed", type=int, help="Decides the partition and nothing else.  [default: 0]"),
-        click.option("--rate", type=float, help="Probability with which a client joins a round.  [default: 0.1]"),
-        click.option("--rounds", type=int, help="Releases.  [default: 100]"),
-        click.option("--epsilon", type=float, help="The budget ε of all rounds.  [default: 8]"),
-        click.option("--delta", type=float, help="δ, below 1/clients.  [default: clients^-1.1]"),
-        click.option("--noise-multiplier", type=float, help="The noise itself, instead of --epsilon."),
-        click.option("--clip-norm", type=float, help="Length to which each whole update is clipped.  [default: 0.2]"),
-        click.option("--clipping", type=click.Choice(["flat", "automatic", "quantile"]), help="Clipping function."),
-        click.option("--local-epochs", type=int, help="Passes over a client's rows.  [default: 5]"),
-        click.option("--local-batch-size", type=int, help="Batch size inside a client.  [default: 32]"),
-        click.option("--local-learning-rate", type=float, help="Rate inside a client.  [default: 0.1]"),
-        click.option("--local-momentum", type=float, help="Momentum inside a client.  [default: 0.5]"),
-        click.option("--local-weight-decay", type=float, help="Weight decay inside a client.  [default: 0]"),
-        click.option("--local-decay", type=float, help="What the local rate loses a round.  [default: 0.0005]"),
-        click.option("--rho", type=float, help="Radius of SAM inside a client.  [default: 0.5]"),
-        click.option("--ratio", type=float, help="Share of the coordinates that is released.  [default: 0.4]"),
-        click.option("--explore", type=float, help="Share of a top-k mask that is drawn at random.  [default: 0.1]"),
-        click.option("--public-fraction", type=float, help="Set so many rows aside as public; the mask is theirs."),
-        click.option("--penalty", type=float, help="Weight of BLUR's term.  [default: 5 for blur]"),
-        click.option("--radius", type=float, help="Where BLUR's term begins.  [default: the clip norm]"),
-        click.option("--switch", type=float, help="Where fed-sai's sharpness-aware rounds end.  [default: 0.4]"),
-        click.option("--noise-ratio", type=float, help="σ₂/σ₁ of fed-sai.  [default: 1.5]"),
-        click.option("--optimizer", help="Of the server, on the release: sgd, adam, ...  [default: sgd]"),
-        click.option("--learning-rate", type=float, help="Of the server.  [default: 1; 0.01 for others than sgd]"),
-        click.option("--momentum", type=float, help="Of the server's sgd.  [default: 0]"),
-        click.option("--survivors", type=int,
-                     help="Clients share the noise; rounds with fewer answers are aborted. No amplification counts."),
-        click.option("--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast",
-                     show_default=True, help="Tier of noise and sampling."),
-    )  # fmt: skip
+# options that describe clients and rounds; their names are those of the Python arguments
+round_options = options_of(
+    click.option("--clients", type=int, help="Declared number of clients.  [default: 500, or as the column has]"),
+    click.option("--partition", type=click.Choice(["iid", "dirichlet", "column"]),
+                 help="How rows are dealt out.  [default: iid; column with --group]"),
+    click.option("--alpha", type=float, help="Concentration of the Dirichlet law.  [default: 0.6]"),
+    click.option("--partition-seed", type=int, help="Decides the partition and nothing else.  [default: 0]"),
+    click.option("--rate", type=float, help="Probability with which a client joins a round.  [default: 0.1]"),
+    click.option("--rounds", type=int, help="Releases.  [default: 100]"),
+    click.option("--epsilon", type=float, help="The budget ε of all rounds.  [default: 8]"),
+    click.option("--delta", type=float, help="δ, below 1/clients.  [default: clients^-1.1]"),
+    click.option("--noise-multiplier", type=float, help="The noise itself, instead of --epsilon."),
+    click.option("--clip-norm", type=float, help="Length to which each whole update is clipped.  [default: 0.2]"),
+    click.option("--clipping", type=click.Choice(["flat", "automatic", "quantile"]), help="Clipping function."),
+    click.option("--local-epochs", type=int, help="Passes over a client's rows.  [default: 5]"),
+    click.option("--local-batch-size", type=int, help="Batch size inside a client.  [default: 32]"),
+    click.option("--local-learning-rate", type=float, help="Rate inside a client.  [default: 0.1]"),
+    click.option("--local-momentum", type=float, help="Momentum inside a client.  [default: 0.5]"),
+    click.option("--local-weight-decay", type=float, help="Weight decay inside a client.  [default: 0]"),
+    click.option("--local-decay", type=float, help="What the local rate loses a round.  [default: 0.0005]"),
+    click.option("--rho", type=float, help="Radius of SAM inside a client.  [default: 0.5]"),
+    click.option("--ratio", type=float, help="Share of the coordinates that is released.  [default: 0.4]"),
+    click.option("--explore", type=float, help="Share of a top-k mask that is drawn at random.  [default: 0.1]"),
+    click.option("--public-fraction", type=float, help="Set so many rows aside as public; the mask is theirs."),
+    click.option("--penalty", type=float, help="Weight of BLUR's term.  [default: 5 for blur]"),
+    click.option("--radius", type=float, help="Where BLUR's term begins.  [default: the clip norm]"),
+    click.option("--switch", type=float, help="Where fed-sai's sharpness-aware rounds end.  [default: 0.4]"),
+    click.option("--noise-ratio", type=float, help="σ₂/σ₁ of fed-sai.  [default: 1.5]"),
+    click.option("--optimizer", help="Of the server, on the release: sgd, adam, ...  [default: sgd]"),
+    click.option("--learning-rate", type=float, help="Of the server.  [default: 1; 0.01 for others than sgd]"),
+    click.option("--momentum", type=float, help="Of the server's sgd.  [default: 0]"),
+    click.option("--survivors", type=int,
+                 help="Clients share the noise; rounds with fewer answers are aborted. No amplification counts."),
+    click.option("--randomness", type=click.Choice(["fast", "secure", "exact"]), default="fast",
+                 show_default=True, help="Tier of noise and sampling."),
+)  # fmt: skip
 
 
 @click.command(
@@ -114,12 +110,10 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     options = merge_run_file(ctx, params.pop("run_file"), params)
     from saltflat.cli.federated_run import federate_once, resume_rounds
 
-    quiet = options["quiet"] or options["as_json"]
-    announce = None if quiet else lambda text: click.echo(text, err=True)
-    progress = False if quiet else None
+    announce, progress = telling(options)
     out = folder_of(options)
     if options["app"]:
-        _write_app(options, None if quiet else announce)
+        _write_app(options, announce)
         return
     try:
         if options["resume"]:
@@ -134,8 +128,7 @@ def command(ctx: click.Context, /, **params: Any) -> None:
         click.echo(json.dumps(summary))
         return
     _say(summary)
-    if not options["quiet"] and sys.stderr.isatty():
-        click.echo(str(run.certificate), err=True)
+    say_folder(summary, run, options["quiet"])
 
 
 def _write_app(options: dict[str, Any], announce: Callable[[str], None] | None) -> None:
@@ -160,4 +153,3 @@ def _say(summary: dict[str, Any]) -> None:
             f"diagnostics, not covered by ε: mean update norm {found['mean_update_norm'] or 0:.3g}"
             + ("" if gap is None else f", train-test gap {gap:.2%}")
         )
-    click.echo(f"run folder {summary['out']} ({summary['seconds']:.1f} s)")

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from saltflat import plans
-from saltflat.cli.plan_settings import refuse_other_settings
+from saltflat.cli.plan_settings import CLIPPINGS, refuse_other_settings
+from saltflat.cli.run_options import said
 from saltflat.cli.training_run import (
     account_for,
     checkpoint_seconds,
@@ -20,13 +20,14 @@ from saltflat.cli.training_run import (
     facts_of,
     going_on_with,
     model_for,
+    seed_weights,
     summary_of,
 )
 from saltflat.data import DataSet
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.federated import Clients, Diagnostics, federate, read_diagnostics
 from saltflat.federated.dealt import clients_for, load_rows
-from saltflat.plan import AutomaticClipping, Clipping, FlatClipping, Plan, QuantileClipping
+from saltflat.plan import Plan
 from saltflat.record.folder import RunFolder
 from saltflat.training.resume import finished_run
 from saltflat.training.run import Run, rebuilt
@@ -44,20 +45,13 @@ STARTED_WITH = (
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets", "together", "nodes", "timeout")
 
-CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
-    "flat": lambda cohort: FlatClipping(),
-    "automatic": lambda cohort: AutomaticClipping(),
-    "quantile": lambda cohort: QuantileClipping(count_noise=max(cohort / 20, 0.5)),
-}
-
 
 def plan_for_clients(options: dict[str, Any], clients: Clients) -> Plan:
     """The plan that the options describe."""
-    given = {word: options[word] for word in PLAN_WORDS if options.get(word) is not None}
+    given, own = said(options, PLAN_WORDS), said(options, METHOD_WORDS)
     accepted = inspect.signature(
         plans.FEDERATED.get(options["method"].split("+")[0], plans.dp_fedavg)
     ).parameters
-    own = {word: options[word] for word in METHOD_WORDS if options.get(word) is not None}
     more = {"ratio"} if "+lus" in options["method"] else set()
     refuse_other_settings(options["method"], own, {*accepted, *more})
     given |= own
@@ -74,7 +68,8 @@ def plan_for_clients(options: dict[str, Any], clients: Clients) -> Plan:
             )  # fmt: skip
         given["public"] = True
     if options.get("clipping"):
-        given["clipping"] = CLIPPINGS[options["clipping"]](given.get("rate", 0.1) * given["clients"])
+        cohort = given.get("rate", 0.1) * given["clients"]
+        given["clipping"] = CLIPPINGS[options["clipping"]](max(cohort, 10))
     with warnings.catch_warnings():
         warnings.simplefilter("default", PrivacyWarning)
         return plans.federated_by_name(options["method"], **given)
@@ -123,8 +118,7 @@ def described(options: dict[str, Any], announce: Callable[[str], None] | None = 
         )
         if announce is not None:
             announce(f"wrote {options['picture']}")
-    if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
-        torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
+    seed_weights(options)
     model, name = model_for(data, _model_name(data, options.get("model")))
     plan = plan_for_clients(options, clients)
     facts = facts_for(options, data, name, (*STARTED_WITH, *MAY_CHANGE))
@@ -141,23 +135,33 @@ def federate_once(
     """Load, deal out, build, plan, federate; returns the run and its summary for JSON."""
     check_engine(options)
     about = described(options, announce)
-    data, clients, model, plan, facts = about.data, about.clients, about.model, about.plan, about.facts
-    name = facts["model"]
     if announce is not None:
-        announce(plan.table())
+        announce(about.plan.table())
     if options.get("engine") == "flower":
         from saltflat.cli.flower_run import run_on_flower
 
-        run = run_on_flower(model, clients, plan, options, facts=facts, out=out, progress=progress)
-        return run, federated_summary(run, data.name, name, options)
-    diagnostics = Diagnostics() if options.get("diagnostics") else None
-    run = federate(
+        run = run_on_flower(
+            about.model, about.clients, about.plan, options, facts=about.facts, out=out, progress=progress
+        )
+    else:
+        run = _simulated(
+            about.model, about.clients, about.plan, about.data, options,
+            out=out, seed=options.get("seed"), randomness=options.get("randomness"), progress=progress,
+            checkpoint_every=checkpoint_seconds(options), facts=about.facts,
+        )  # fmt: skip
+    return run, federated_summary(run, about.facts, options)
+
+
+def _simulated(
+    model: nn.Module, clients: Clients, plan: Plan, data: DataSet, options: dict[str, Any], **settings: Any
+) -> Run:
+    """The rounds in this process, with what a new run and one that goes on are both told."""
+    return federate(
         model, clients, plan,
-        evaluate=data.test, public=data.public, out=out, seed=options.get("seed"), device=options.get("device"),
-        randomness=options.get("randomness"), progress=progress, checkpoint_every=checkpoint_seconds(options),
-        account=account_for(options), together=options.get("together"), diagnostics=diagnostics, facts=facts,
+        evaluate=data.test, public=data.public, device=options.get("device"), account=account_for(options),
+        together=options.get("together"), diagnostics=Diagnostics() if options.get("diagnostics") else None,
+        **settings,
     )  # fmt: skip
-    return run, federated_summary(run, data.name, name, options)
 
 
 def resume_rounds(
@@ -169,7 +173,8 @@ def resume_rounds(
 ) -> tuple[Run, dict[str, Any]]:
     """Go on with a run that the command line started. ``given`` may say only what it was started with."""
     opened = RunFolder.open(folder, "resume")
-    if opened.read_plan().federation is None:
+    plan = opened.read_plan()
+    if plan.federation is None:
         raise InputError(
             "resume", folder, "a run over clients", problem="holds a run over rows",
             cure="Go on with it by: saltflat train --resume.",
@@ -182,7 +187,7 @@ def resume_rounds(
     if run is not None:
         if announce is not None:
             announce(f"The run in {folder} is finished; there is nothing left to do.")
-        return run, federated_summary(run, facts["data"], facts["model"], options)
+        return run, federated_summary(run, facts, options)
     if options.get("app"):  # its clients are elsewhere, and the rows here are none of theirs
         raise InputError(
             "resume", folder, "a run that was started on this machine", problem="is one of a Flower deployment",
@@ -190,30 +195,26 @@ def resume_rounds(
         )  # fmt: skip
     data = load_rows(options)
     if announce is not None:
-        announce(f"{opened.read_plan().table()}\ngoing on with the run in {folder}")
+        announce(f"{plan.table()}\ngoing on with the run in {folder}")
+    clients = clients_for(data, options)
     if options.get("engine") == "flower":
         from saltflat.cli.flower_run import run_on_flower
 
         asked = options | {"checkpoint_every": given.get("checkpoint_every")}
-        run = run_on_flower(
-            model, clients_for(data, options), opened.read_plan(), asked, resume=folder, progress=progress
-        )
-        return run, federated_summary(run, facts["data"], facts["model"], options)
-    diagnostics = Diagnostics() if options.get("diagnostics") else None
-    run = federate(
-        model, clients_for(data, options),
-        evaluate=data.test, public=data.public, resume=folder, device=options.get("device"), progress=progress,
-        checkpoint_every=checkpoint_seconds(given), account=account_for(options), together=options.get("together"),
-        diagnostics=diagnostics,
-    )  # fmt: skip
-    return run, federated_summary(run, facts["data"], facts["model"], options)
+        run = run_on_flower(model, clients, plan, asked, resume=folder, progress=progress)
+    else:
+        run = _simulated(
+            model, clients, plan, data, options,
+            resume=folder, progress=progress, checkpoint_every=checkpoint_seconds(given),
+        )  # fmt: skip
+    return run, federated_summary(run, facts, options)
 
 
-def federated_summary(run: Run, data: str, model: str, options: dict[str, Any]) -> dict[str, Any]:
+def federated_summary(run: Run, facts: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """What a run over clients came to, for JSON."""
     plan = run.plan
     assert plan.federation is not None
-    summary = summary_of(run, data, model)
+    summary = summary_of(run, facts["data"], facts["model"])
     summary["rounds"] = summary.pop("steps")
     summary |= {
         "clients": plan.sampling.population,

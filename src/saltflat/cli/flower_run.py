@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import torch
 from torch import nn
 
@@ -24,6 +23,7 @@ from saltflat.federated.flower.needed import check_installed
 from saltflat.plan import Plan
 from saltflat.record.folder import RunFolder
 from saltflat.training.losses import default_loss
+from saltflat.training.progress import NotedBar
 from saltflat.training.resume import finished_run
 from saltflat.training.run import Run, rebuilt
 
@@ -57,12 +57,14 @@ def run_on_flower(
         report = network.folder / "report.json"
         told = Job(job.plan_text, job.spec, job.words | paths, job.facts, str(report))
         process = network.submit(write_project(network.folder / "app", told))
-        with _Rounds(Path(folder), plan, progress) as shown:
+        ledger = Path(folder) / "ledger.jsonl"  # of the server, which writes down each round
+        with NotedBar(plan.method, plan.steps, sys.stderr.isatty() if progress is None else progress) as bar:
             while not report.exists():
                 network.check()
                 if process.poll() is not None and not report.exists():
                     raise SaltflatError(f"The Flower run ended before it began.\n{network.tail('run')}")
-                shown.look()
+                if bar.shown and ledger.exists():
+                    bar.update(completed=len(RELEASE.findall(ledger.read_bytes())))
                 time.sleep(PAUSE)
         _check_report(json.loads(report.read_text(encoding="utf-8")), network)
     run = finished_run(folder, rebuilt(RunFolder.open(folder, "resume")))
@@ -130,27 +132,3 @@ def _whole(path: Any) -> str | None:
         return str(Path(path).expanduser().resolve())
     except (OSError, ValueError, RuntimeError):  # no path at all: whoever opens it says so
         return str(path)
-
-
-class _Rounds:
-    """Rounds counted on a terminal, from the ledger that the server writes."""
-
-    def __init__(self, folder: Path, plan: Plan, progress: bool | None) -> None:
-        self.ledger, self.plan, self.seen = folder / "ledger.jsonl", plan, -1
-        self.shown = sys.stderr.isatty() if progress is None else progress
-
-    def __enter__(self) -> _Rounds:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.shown and self.seen >= 0:
-            click.echo(err=True)
-
-    def look(self) -> None:
-        """Say which round the server is in, if it is another one than before."""
-        if not self.shown or not self.ledger.exists():
-            return
-        asked = len(RELEASE.findall(self.ledger.read_bytes()))
-        if asked != self.seen:
-            self.seen = asked
-            click.echo(f"\rround {asked} of {self.plan.steps} ", err=True, nl=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from saltflat.cli.run_options import data_dir_option, device_option, json_option, label_option, listed
 from saltflat.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ Examples:
 @click.option("--weights", default="last", show_default=True,
               help="Which ones: last or average; or one for each run, separated by commas.")  # fmt: skip
 @click.option("--data", help="A data set's name, or a path.  [default: that of the first run]")
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
-@click.option("--label", help="The column that holds the label, in a table.")
+@data_dir_option
+@label_option
 @click.option("--top", type=int, default=5, show_default=True, help="How many eigenvalues.")
 @click.option("--tolerance", type=float, default=1e-3, show_default=True,
               help="Of the eigenvalues, relative to the largest.")  # fmt: skip
@@ -61,8 +62,8 @@ Examples:
 )
 @click.option("--pictures/--no-pictures", default=True, show_default=True, help="Draw what was found.")
 @click.option("--toy", is_flag=True, help="Only draw two minima, flat and sharp, under the noise of privacy.")
-@click.option("--device", help="cpu, cuda, ...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@device_option
+@json_option
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(runs: tuple[str, ...], toy: bool, **options: Any) -> None:
     """How flat the minima of RUNS are: sharpness, landscape, wideness, and the lines between them.
@@ -82,7 +83,7 @@ def command(runs: tuple[str, ...], toy: bool, **options: Any) -> None:
     from saltflat.geometry.measure import PARTS as ALL
     from saltflat.geometry.measure import Settings
 
-    asked = tuple(word.strip() for word in options["parts"].split(",") if word.strip())
+    asked = listed(options["parts"])
     words = ("top", "tolerance", "probes", "points", "span", "precision", "rays", "reach", "seed")
     settings = Settings(parts=ALL if asked == ("all",) else asked, **{word: options[word] for word in words})
     with _Bar(shown=not (options["quiet"] or options["as_json"]) and sys.stderr.isatty()) as bar:
@@ -116,7 +117,6 @@ class _Subject:
 def _subjects(runs: tuple[str, ...], options: dict[str, Any]) -> list[_Subject]:
     """Load everything before anything is computed."""
     from saltflat.geometry import Loss, rows_of
-    from saltflat.geometry.rows import Rows
     from saltflat.training.run import Run
 
     which = _weights(options["weights"], len(runs))
@@ -126,10 +126,10 @@ def _subjects(runs: tuple[str, ...], options: dict[str, Any]) -> list[_Subject]:
             "split", "train", "test or public rows", problem="asks for exact numbers about private training rows",
             cure="Add --private if that is what you want: the numbers will not be covered by ε.",
         )  # fmt: skip
-    chosen: Rows = rows_of(data, options["split"], private=options["private"])
-    beside = (
-        rows_of(data, "train", private=True) if options["private"] and options["split"] != "train" else None
-    )
+    chosen = rows_of(data, options["split"], private=options["private"])
+    beside = None
+    if options["private"] and options["split"] != "train":
+        beside = rows_of(data, "train", private=True)
     found: list[_Subject] = []
     for path, word in zip(runs, which):
         run = Run.load(path)
@@ -137,13 +137,8 @@ def _subjects(runs: tuple[str, ...], options: dict[str, Any]) -> list[_Subject]:
             raise InputError(
                 "weights", word, "last, because the run averaged nothing", problem=f"is asked for of {path}"
             )
-        weights = run.average if word == "average" else None
-        given = {
-            "rows": options["rows"],
-            "seed": options["seed"],
-            "weights": weights,
-            "device": options["device"],
-        }
+        given = {name: options[name] for name in ("rows", "seed", "device")}
+        given["weights"] = run.average if word == "average" else None
         loss = Loss(run.model, chosen, **given)
         train = Loss(run.model, beside, **given) if beside is not None and not found else None
         again = any(Path(path).resolve() == other.run.folder.resolve() for other in found if other.run.folder)
@@ -242,15 +237,17 @@ class _Bar:
         if self.bar is None:
             return
         if what not in self.tasks:
-            for task in self.tasks.values():
-                self.bar.update(task, total=self.bar.tasks[task].completed)
+            self._finish()
             self.tasks[what] = self.bar.add_task(f"{self.subject}: {what}", total=total)
         self.bar.update(self.tasks[what], completed=done)
 
+    def _finish(self) -> None:
+        for task in self.tasks.values():
+            self.bar.update(task, total=self.bar.tasks[task].completed)
+
     def __exit__(self, *_: Any) -> None:
         if self.bar is not None:
-            for task in self.tasks.values():
-                self.bar.update(task, total=self.bar.tasks[task].completed)
+            self._finish()
             self.bar.stop()
 
 
@@ -315,10 +312,8 @@ def _words_about(found: dict[str, Any]) -> str:
     if found["eigenvalues"] is not None:
         ratio = "" if found["lambda_ratio"] is None else f", λ_max/λ_5 {found['lambda_ratio']:.4g}"
         trace = found["trace"]
-        lines.append(
-            f"  λ_max {_figure(found['lambda_max'])}{ratio}, "
-            f"trace {_figure(trace['value'])} ± {_figure(trace['error'])}"
-        )
+        figures = f"trace {_figure(trace['value'])} ± {_figure(trace['error'])}"
+        lines.append(f"  λ_max {_figure(found['lambda_max'])}{ratio}, {figures}")
         if not found["converged"]:
             lines.append(f"  the eigenvalues are less exact than the tolerance {found['tolerance']:g}")
     if found["wideness"] is not None:

@@ -6,6 +6,8 @@ import json
 
 import click
 
+from saltflat.cli.run_options import json_option
+
 
 @click.command(
     epilog="""\b
@@ -15,7 +17,7 @@ Examples:
 """
 )
 @click.argument("key", type=click.Path(dir_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def command(key: str, as_json: bool) -> None:
     """Make a new pair of keys, ed25519 in PEM.
 

@@ -26,6 +26,7 @@ DEPTH, MOST = 3, 2000  # how far below a folder runs are looked for, and in how 
 
 Items = list[CompletionItem]
 Completion = Callable[[Context, Parameter, str], Items]
+Words = Callable[[str], Iterable[str]]  # what may stand for a word that begins so
 
 
 def method_names(incomplete: str) -> list[str]:
@@ -47,51 +48,42 @@ def method_names(incomplete: str) -> list[str]:
     return [name for name in found if name.startswith(incomplete)]
 
 
-def one_of(words: Callable[[], Iterable[str]]) -> Completion:
+def one_of(words: Words) -> Completion:
     """Completes a word to one of these."""
-    return lambda ctx, param, incomplete: _items(_starting(words(), incomplete))
+    return lambda ctx, param, incomplete: _items(_starting(words(incomplete), incomplete))
 
 
-def some_of(words: Callable[[], Iterable[str]]) -> Completion:
+def some_of(words: Words) -> Completion:
     """Completes the last word of a list with commas, to one that is not in the list yet."""
 
     def complete(ctx: Context, param: Parameter, incomplete: str) -> Items:
         before, comma, last = incomplete.rpartition(",")
         chosen = before.split(",")
-        return _items(before + comma + word for word in _starting(words(), last) if word not in chosen)
+        return _items(before + comma + word for word in _starting(words(last), last) if word not in chosen)
 
     return complete
 
 
-def _sections() -> Iterable[str]:
+def _sections(_: str) -> Iterable[str]:
     from saltflat.bench.settings import SECTIONS
 
     return SECTIONS
 
 
-def _augmentations() -> Iterable[str]:
+def _augmentations(_: str) -> Iterable[str]:
     from saltflat.plan.parts import AUGMENTATIONS
 
     return AUGMENTATIONS
 
 
-complete_data_name = one_of(lambda: DATA_SETS)
-complete_model = one_of(lambda: MODELS)
-complete_models = some_of(lambda: MODELS)
-complete_optimizer = one_of(lambda: OPTIMIZERS)
+complete_data_name = one_of(lambda _: DATA_SETS)
+complete_model = one_of(lambda _: MODELS)
+complete_models = some_of(lambda _: MODELS)
+complete_optimizer = one_of(lambda _: OPTIMIZERS)
+complete_method = one_of(method_names)
+complete_methods = some_of(method_names)
 complete_sections = some_of(_sections)
 complete_augmentations = some_of(_augmentations)
-
-
-def complete_method(ctx: Context, param: Parameter, incomplete: str) -> Items:
-    """For ``--method``."""
-    return _items(method_names(incomplete))
-
-
-def complete_methods(ctx: Context, param: Parameter, incomplete: str) -> Items:
-    """For ``--methods``: the last one of a list."""
-    before, comma, last = incomplete.rpartition(",")
-    return _items(before + comma + name for name in method_names(last))
 
 
 def complete_data(ctx: Context, param: Parameter, incomplete: str) -> Items:

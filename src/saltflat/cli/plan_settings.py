@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from saltflat import plans
+from saltflat.cli.run_options import listed, said
 from saltflat.data import DataSet
 from saltflat.errors import InputError, PrivacyWarning, check_count
 from saltflat.plan import (
@@ -49,8 +50,7 @@ def plan_settings(
     data: DataSet, options: dict[str, Any], model: nn.Module | None = None, elsewhere: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The plan's arguments that the options describe, but for those that are said ``elsewhere``."""
-    given = {word: options[word] for word in PLAN_WORDS if options.get(word) is not None}
-    own = {word: options[word] for word in METHOD_WORDS if options.get(word) is not None}
+    given, own = said(options, PLAN_WORDS), said(options, METHOD_WORDS)
     if options.get("methods"):  # a comparison gives each method those that it knows
         own = {word: value for word, value in own.items() if word in _own_words(options["method"])}
     check_own_settings(options["method"], own)
@@ -72,11 +72,9 @@ def plan_settings(
     if options.get("clipping"):
         given["clipping"] = CLIPPINGS[options["clipping"]](given.get("batch_size", 2048))
     if options.get("views") is not None or options.get("augmentations"):
-        names = tuple(
-            name.strip() for name in (options.get("augmentations") or "").split(",") if name.strip()
-        )
         usual = 16 if options["method"].startswith("weight-multiplicity") else 1
         views = options.get("views")
+        names = listed(options.get("augmentations") or "")
         given["multiplicity"] = Multiplicity(usual if views is None else views, names)
     return given
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from saltflat.cli.run_options import with_options
+from saltflat.cli.run_options import options_of, said
 from saltflat.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,62 +24,45 @@ PUBLIC_WORDS = (
 _SOURCES = ("scenario", "public", "public_fraction", "synthetic")
 
 
-def public_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say what is public; their names are those of the Python arguments."""
-    return with_options(
-        command,
-        click.option(
-            "--scenario", type=click.Choice(["cold", "warm", "warm-syn", "extended"]),
-            help="What public data is used for.  [default: from what is given]",
-        ),
-        split_options,
-        own_options,
-        click.option(
-            "--synthetic", type=click.Path(dir_okay=False), metavar="FILE.npz",
-            help="Samples made from public data: see saltflat synthesize.",
-        ),
-        click.option("--public-batch", type=int, help="Public rows a gradient, for methods that look at them."),
-        warm_up_options,
-    )  # fmt: skip
+# how a data set is divided, for experiments
+split_options = options_of(
+    click.option(
+        "--public-fraction", type=float,
+        help="Declare this share of the training rows public, the same number of each class.  [default: 0.04 where "
+        "a scenario needs public rows and none are named]",
+    ),
+    click.option("--public-seed", type=int, help="Which rows those are.  [default: 0]"),
+)  # fmt: skip
 
+# public rows of the user's own
+own_options = options_of(
+    click.option("--public", metavar="NAME|PATH", help="Public data of your own: a data set, a folder or a file."),
+    click.option("--public-by", metavar="WHO", help="On whose word it is public; the certificate says so."),
+)  # fmt: skip
 
-def split_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How a data set is divided, for experiments."""
-    return with_options(
-        command,
-        click.option(
-            "--public-fraction", type=float,
-            help="Declare this share of the training rows public, the same number of each class.  [default: 0.04 where "
-            "a scenario needs public rows and none are named]",
-        ),
-        click.option("--public-seed", type=int, help="Which rows those are.  [default: 0]"),
-    )  # fmt: skip
+# how the model is trained on public data first
+warm_up_options = options_of(
+    click.option("--warm-up", type=click.Choice(["sgd", "sam"]), help="Its optimizer.  [default: sgd]"),
+    click.option("--warm-up-epochs", type=int, help="Passes over the public data.  [default: 100]"),
+    click.option("--warm-up-batch-size", type=int, help="Public rows a batch.  [default: 100]"),
+    click.option("--warm-up-learning-rate", type=float, help="At its start, then a cosine.  [default: 0.05]"),
+    click.option("--warm-up-rho", type=float, help="Radius of sam.  [default: 0.1]"),
+    click.option("--warm-up-augmentations", metavar="common,cutout",
+                 help="Names among flip, crop, cutout, cutmix, auto; common is crop and flip.  [default: none]"),
+    click.option("--warm-up-seed", type=int, help="Of order and augmentations.  [default: 0]"),
+)  # fmt: skip
 
-
-def own_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Public rows of the user's own."""
-    return with_options(
-        command,
-        click.option("--public", metavar="NAME|PATH", help="Public data of your own: a data set, a folder or a file."),
-        click.option("--public-by", metavar="WHO", help="On whose word it is public; the certificate says so."),
-    )  # fmt: skip
-
-
-def warm_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How the model is trained on public data first."""
-    return with_options(
-        command,
-        click.option("--warm-up", type=click.Choice(["sgd", "sam"]), help="Its optimizer.  [default: sgd]"),
-        click.option("--warm-up-epochs", type=int, help="Passes over the public data.  [default: 100]"),
-        click.option("--warm-up-batch-size", type=int, help="Public rows a batch.  [default: 100]"),
-        click.option("--warm-up-learning-rate", type=float, help="At its start, then a cosine.  [default: 0.05]"),
-        click.option("--warm-up-rho", type=float, help="Radius of sam.  [default: 0.1]"),
-        click.option(
-            "--warm-up-augmentations", metavar="common,cutout",
-            help="Names among flip, crop, cutout, cutmix, auto; common is crop and flip.  [default: none]",
-        ),
-        click.option("--warm-up-seed", type=int, help="Of order and augmentations.  [default: 0]"),
-    )  # fmt: skip
+# options that say what is public; their names are those of the Python arguments
+public_options = options_of(
+    click.option("--scenario", type=click.Choice(["cold", "warm", "warm-syn", "extended"]),
+                 help="What public data is used for.  [default: from what is given]"),
+    split_options,
+    own_options,
+    click.option("--synthetic", type=click.Path(dir_okay=False), metavar="FILE.npz",
+                 help="Samples made from public data: see saltflat synthesize."),
+    click.option("--public-batch", type=int, help="Public rows a gradient, for methods that look at them."),
+    warm_up_options,
+)  # fmt: skip
 
 
 def with_usual_split(options: dict[str, Any], announce: Callable[[str], None] | None) -> dict[str, Any]:
@@ -124,18 +107,11 @@ def public_parts(options: dict[str, Any], data: DataSet, needs_public: bool) -> 
     if options.get("public") is not None:
         if public is not None:
             raise InputError(
-                "public",
-                options["public"],
-                "--public or --public-fraction, not both",
+                "public", options["public"], "--public or --public-fraction, not both",
                 problem="is given beside the other",
-            )
-        public = read_public(
-            options["public"],
-            data,
-            by=options.get("public_by"),
-            data_dir=options.get("data_dir"),
-            label=options.get("label"),
-        )
+            )  # fmt: skip
+        about = {"data_dir": options.get("data_dir"), "label": options.get("label")}
+        public = read_public(options["public"], data, by=options.get("public_by"), **about)
     if public is not None and options.get("public_by"):
         public = replace(public, declared_by=options["public_by"])
     synthetic = None
@@ -160,5 +136,4 @@ def warm_up_settings(options: dict[str, Any], **defaults: Any) -> WarmUp:
         f"warm_up_{word}": word
         for word in ("epochs", "batch_size", "learning_rate", "rho", "augmentations", "seed")
     }
-    given = {word: options[option] for option, word in words.items() if options.get(option) is not None}
-    return WarmUp(**defaults | given)
+    return WarmUp(**defaults | {words[option]: value for option, value in said(options, words).items()})

@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
+from saltflat.cli.run_options import free_folder, json_at_the_end
 from saltflat.cli.words import painted, stopped
 from saltflat.errors import InputError
-from saltflat.report.verdict import Verdict, verdict
+from saltflat.report.contest import Contest, contest
 
 METHODS = ("dp-sgd", "dp-sat", "sai", "dp-sgd+swa")
 SETTINGS = {"data": "digits", "epsilon": 2.0, "delta": 1e-4, "batch_size": 256, "epochs": 40}
@@ -34,15 +35,13 @@ Examples:
   saltflat quickstart --seeds 3 --json
 """
 )
-@click.option(
-    "--seeds", default=7, show_default=True, type=click.IntRange(1, 50),
-    help="Rounds: in each, all methods start from the same weights, drawn anew.",
-)  # fmt: skip
+@click.option("--seeds", default=7, show_default=True, type=click.IntRange(1, 50),
+              help="Rounds: in each, all methods start from the same weights, drawn anew.")  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False),
     help=f"The folder of all runs and the report.  [default: {DEFAULT_OUT}, with a number if that is taken]",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
+@json_at_the_end
 @click.option("--quiet", is_flag=True, help="Only the result: the table and who won.")
 def command(seeds: int, out: str | None, as_json: bool, quiet: bool) -> None:
     """Four methods on scikit-learn's digits at one budget, several runs each, in about a minute.
@@ -58,7 +57,7 @@ def command(seeds: int, out: str | None, as_json: bool, quiet: bool) -> None:
         results, test_rows = _all_rounds(seeds, folder, told)
     except KeyboardInterrupt:
         stopped(f"The runs so far are kept in {folder}. To start again: saltflat quickstart")
-    found = verdict(results, 1 / test_rows)
+    found = contest(results, 1 / test_rows)
     answer = {
         "accuracy": results,
         "evaluation": "not covered",
@@ -80,18 +79,12 @@ def command(seeds: int, out: str | None, as_json: bool, quiet: bool) -> None:
 
 def place_for(out: str | None) -> Path:
     """The folder for the runs: a new or empty one. What is there already is never touched."""
-    if out is not None:
-        folder = Path(out)
-        if folder.is_dir() and any(folder.iterdir()):
-            raise InputError(
-                "out", out, "a new or empty folder", problem="is not empty",
-                cure="Nothing is written over: choose another name, or remove that folder.",
-            )  # fmt: skip
-        return folder
-    folder, number = Path(DEFAULT_OUT), 1
-    while folder.exists():
-        number += 1
-        folder = Path(f"{DEFAULT_OUT}-{number}")
+    folder = Path(out or free_folder(DEFAULT_OUT))
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(
+            "out", out, "a new or empty folder", problem="is not empty",
+            cure="Nothing is written over: choose another name, or remove that folder.",
+        )  # fmt: skip
     return folder
 
 
@@ -144,7 +137,7 @@ def _means(results: dict[str, list[float]]) -> str:
     return "so far: " + ", ".join(shown) if shown else ""
 
 
-def _show(results: dict[str, list[float]], found: Verdict) -> None:
+def _show(results: dict[str, list[float]], found: Contest) -> None:
     from saltflat.plan.table import aligned
 
     table = [["method", "accuracy", "± between seeds", "runs"]]
@@ -161,7 +154,7 @@ def _show(results: dict[str, list[float]], found: Verdict) -> None:
     click.echo(painted(str(found), bold=True))
 
 
-def _tell_the_rest(folder: Path, answer: dict[str, Any], found: Verdict) -> None:
+def _tell_the_rest(folder: Path, answer: dict[str, Any], found: Contest) -> None:
     from saltflat.record.folder import RunFolder
 
     rounds = found.rounds

@@ -81,13 +81,7 @@ def together(options: dict[str, Any]) -> Iterator[None]:
         try:
             _joined(dist, "cpu:gloo,cuda:nccl" if on_gpu and dist.is_nccl_available() else "gloo", patience())
             yield
-        except click.exceptions.Exit:
-            raise
-        except KeyboardInterrupt:
-            if not rank_here():
-                raise
-            raise click.exceptions.Exit(LOST) from None
-        except LostRankError:
+        except (KeyboardInterrupt, LostRankError):
             if not rank_here():
                 raise
             raise click.exceptions.Exit(LOST) from None
@@ -161,11 +155,9 @@ def lost_rank(error: BaseException, folder: Path) -> NoReturn:
     from saltflat.ranks.stopping import already_ending
 
     already_ending()
-    words = (
-        str(error)
-        if isinstance(error, LostRankError)
-        else "The launcher ended this rank, as it does when another one was lost."
-    )
+    words = "The launcher ended this rank, as it does when another one was lost."
+    if isinstance(error, LostRankError):
+        words = str(error)
     if (folder / "checkpoint" / "state.safetensors").exists():
         words += (
             "\n  What was released so far stays recorded in the ledger. With any number of ranks, also one,"

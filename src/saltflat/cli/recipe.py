@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from saltflat.cli import run_options
 from saltflat.cli.public_options import own_options, split_options, warm_up_options, warm_up_settings
-from saltflat.cli.run_options import free_folder, stem_of
-from saltflat.cli.words import say_accuracy, shown_epsilon
+from saltflat.cli.words import say_accuracy, shown_epsilon, telling
 from saltflat.errors import InputError
 
 PLAN_OPTIONS = (
@@ -30,7 +30,7 @@ Given again with the same --out, it goes on where it was cut off.
 """
 )
 @click.option("--data", default="cifar10", show_default=True, help="A data set's name, or a path.")
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
+@run_options.data_dir_option
 @click.option("--model", default="wrn-16-4", show_default=True, help="A model's name; see: saltflat models.")
 @click.option(
     "--epsilon", type=float, default=2.0, show_default=True, help="The budget ε of the private training."
@@ -63,14 +63,12 @@ Given again with the same --out, it goes on where it was cut off.
 @click.option(
     "--guidance", type=float, default=0.0, show_default=True, help="Weight of discriminator guidance."
 )
-@click.option(
-    "--until", type=click.Choice(["diffusion", "samples", "warm-up", "run", "report"]), default="report",
-    show_default=True, help="The last stage to run.",
-)  # fmt: skip
+@click.option("--until", type=click.Choice(["diffusion", "samples", "warm-up", "run", "report"]), default="report",
+              show_default=True, help="The last stage to run.")  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False), help="The folder.  [default: runs/DATA-recipe]")
-@click.option("--seed", type=int, help="A repeatable test run: NOT private.")
-@click.option("--device", help="cpu, cuda, ...")
-@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
+@run_options.seed_option
+@run_options.device_option
+@run_options.json_at_the_end
 @click.option("--quiet", is_flag=True, help="No progress; only the result.")
 def command(**options: Any) -> None:
     """Train privately with all that public data can give, stage by stage.
@@ -82,13 +80,12 @@ def command(**options: Any) -> None:
     from saltflat.cli.training_run import summary_of
     from saltflat.public import Recipe, recipe
 
-    out = options["out"] or free_folder(f"{stem_of(options['data'])}-recipe")
-    quiet = options["quiet"] or options["as_json"]
+    out = options["out"] or run_options.free_run(options["data"], "recipe")
+    announce, progress = telling(options)
     run = recipe(
         out, Recipe(**_settings(options)),
         data_dir=options["data_dir"], device=options["device"], until=options["until"],
-        announce=None if quiet else lambda text: click.echo(text, err=True),
-        progress=False if quiet else None,
+        announce=announce, progress=progress,
     )  # fmt: skip
     if run is None:
         click.echo(
@@ -113,18 +110,18 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
                 word, options[word], "--public or a split, not both", problem="is given beside --public",
                 cure=f"Leave --{word.replace('_', '-')} out: all rows of --public are public.",
             )  # fmt: skip
-    plan = {word: options[word] for word in PLAN_OPTIONS if options[word] is not None}
+    plan = run_options.said(options, PLAN_OPTIONS)
     if options["views"] is not None or options["augmentations"] is not None:
         names = options["augmentations"] if options["augmentations"] is not None else "flip,crop"
         views = 16 if options["views"] is None else options["views"]
-        plan["multiplicity"] = Multiplicity(views, tuple(name for name in names.split(",") if name))
+        plan["multiplicity"] = Multiplicity(views, run_options.listed(names))
     synthesis = {"size": options["size"], "steps": options["synthesis_steps"]}
     words = (
         "data", "model", "epsilon", "delta", "scenario", "method", "public_fraction", "public_seed", "public",
         "public_by", "samples", "count", "guidance", "seed",
     )  # fmt: skip
-    return {word: options[word] for word in words if options[word] is not None} | {
+    return run_options.said(options, words) | {
         "plan": plan,
-        "synthesis": {word: value for word, value in synthesis.items() if value is not None},
+        "synthesis": run_options.said(synthesis, synthesis),
         "warm_up": warm_up_settings(options, optimizer="sam", augmentations=("crop", "flip", "cutout")),
     }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from saltflat.cli.known import complete_run
-from saltflat.cli.run_options import accept_option
+from saltflat.cli.run_options import accept_option, json_option
 
 
 @click.command(
@@ -23,41 +24,21 @@ Examples:
 The exit code is 0 if every run was verified, 1 if one was not (the page says so first), 2 for bad input.
 """
 )
-@click.argument(
-    "runs",
-    nargs=-1,
-    required=True,
-    type=click.Path(exists=True, file_okay=False),
-    shell_complete=complete_run,
-)
+@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False),
+                shell_complete=complete_run)  # fmt: skip
 @click.option(
     "--out", type=click.Path(dir_okay=False), help="The page.  [default: report.html in the first folder]"
 )
-@click.option(
-    "--card",
-    "cards",
-    multiple=True,
-    type=click.Path(dir_okay=False),
-    help="Also the privacy card of the run: a name that ends in .json or .md.",
-)
-@click.option(
-    "--audit",
-    type=click.Path(exists=True, dir_okay=False),
-    help="What saltflat audit --json printed.  [default: audit.json in the run folder]",
-)
+@click.option("--card", "cards", multiple=True, type=click.Path(dir_okay=False),
+              help="Also the privacy card of the run: a name that ends in .json or .md.")  # fmt: skip
+@click.option("--audit", type=click.Path(exists=True, dir_okay=False),
+              help="What saltflat audit --json printed.  [default: audit.json in the run folder]")  # fmt: skip
 @accept_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("--quiet", is_flag=True, help="Only where the page is.")
 @click.pass_context
 def command(
-    ctx: click.Context,
-    runs: tuple[str, ...],
-    out: str | None,
-    cards: tuple[str, ...],
-    audit: str | None,
-    accept: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
+    ctx: click.Context, /, runs: tuple[str, ...], out: str | None, as_json: bool, quiet: bool, **asked: Any
 ) -> None:
     """Write one HTML page about RUNS: verdict, curves, phases, geometry, comparison, audit, certificate.
 
@@ -67,12 +48,12 @@ def command(
     from saltflat.report import report
 
     page = out or str(Path(runs[0]) / "report.html")
-    made = report(list(runs), page, cards=cards, audit=audit, accept=accept)  # type: ignore[arg-type]  # click chose
+    made = report(list(runs), page, **asked)
     if as_json:
         click.echo(json.dumps(made.to_dict()))
     else:
         if not quiet:
             click.echo(str(made))
-        click.echo(f"report {page}" + "".join(f"; card {path}" for path in cards))
+        click.echo(f"report {page}" + "".join(f"; card {path}" for path in asked["cards"]))
     if not made.passed:
         ctx.exit(1)

@@ -34,11 +34,8 @@ class RunFileType(click.Path):
             if str(value) in DATA_SETS or path.suffix in (".csv", ".parquet", ".npz"):
                 self.fail(f"{value!r} is no run file (TOML). For data, write --data {value}", param, ctx)
             if (path / "plan.json").exists():
-                self.fail(
-                    f"{value!r} is a run folder, not a run file (TOML). To go on with it: --resume {value}",
-                    param,
-                    ctx,
-                )
+                said = f"{value!r} is a run folder, not a run file (TOML). To go on with it: --resume {value}"
+                self.fail(said, param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -81,7 +78,6 @@ def merge_run_file(ctx: click.Context, path: str | None, params: dict[str, Any])
 
 def _as_typed(option: click.Option, value: Any) -> Any:
     """A value of TOML as the command line would have it: text, a truth value, or several texts."""
-    single = isinstance(value, str | int | float) and not isinstance(value, bool)
     if isinstance(value, bool) and option.is_flag:
         return value
     if option.is_flag:
@@ -95,13 +91,18 @@ def _as_typed(option: click.Option, value: Any) -> Any:
         raise TypeError("this is not a text, nor a list of texts")
     if option.name in LISTS and isinstance(value, list):
         return _listed(value)
-    if not single:
+    if not _is_single(value):
         raise TypeError("this is not a single number or text")
     return str(value)
 
 
 def _listed(value: Any) -> str:
     values = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values):
+    if not all(map(_is_single, values)):
         raise TypeError("this is not a list of numbers or texts")
-    return ",".join(str(one) for one in values)
+    return ",".join(map(str, values))
+
+
+def _is_single(value: Any) -> bool:
+    """Whether it is one number or text: true and false are neither."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)

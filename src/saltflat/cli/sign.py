@@ -7,6 +7,7 @@ import json
 import click
 
 from saltflat.cli.known import complete_run
+from saltflat.cli.run_options import json_option
 from saltflat.cli.words import painted_checks
 
 
@@ -21,13 +22,9 @@ The exit code is 1 if the run cannot be verified; it is not signed then.
 """
 )
 @click.argument("run", type=click.Path(exists=True, file_okay=False), shell_complete=complete_run)
-@click.option(
-    "--key",
-    required=True,
-    type=click.Path(exists=True, dir_okay=False),
-    help="Your private key, ed25519 in PEM.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--key", required=True, type=click.Path(exists=True, dir_okay=False),
+              help="Your private key, ed25519 in PEM.")  # fmt: skip
+@json_option
 @click.pass_context
 def command(ctx: click.Context, run: str, key: str, as_json: bool) -> None:
     """Sign the certificate of a run. Only a run that verifies is signed.

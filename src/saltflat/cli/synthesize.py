@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from saltflat.cli.run_options import free_folder, stem_of
+from saltflat.cli.run_options import data_dir_option, free_run, json_at_the_end
+from saltflat.errors import InputError
 
 if TYPE_CHECKING:
     from saltflat.training.progress import NotedBar
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
 _quiet = click.option("--quiet", is_flag=True, help="No progress; only the result.")
-_data_dir = click.option("--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets.")
 _device = click.option(
     "--device", default="cpu", show_default=True, help="Where to compute, for example cuda."
 )
@@ -58,13 +58,11 @@ def command() -> None:
 @_seed
 @click.option("--out", type=click.Path(file_okay=False), help="The model's folder.  [default: under runs/]")
 @click.option("--resume", type=click.Path(file_okay=False), metavar="FOLDER", help="Go on with this model.")
-@click.option(
-    "--checkpoint-every", type=float, default=60.0, show_default=True, metavar="SECONDS",
-    help="How often to write a checkpoint.",
-)  # fmt: skip
-@_data_dir
+@click.option("--checkpoint-every", type=float, default=60.0, show_default=True, metavar="SECONDS",
+              help="How often to write a checkpoint.")  # fmt: skip
+@data_dir_option
 @_device
-@_as_json
+@json_at_the_end
 @_quiet
 def train_command(**options: Any) -> None:
     """Train a class-conditional diffusion model on public images.
@@ -81,14 +79,10 @@ def train_command(**options: Any) -> None:
       saltflat synthesize train --public photos/ --image-size 32 --size full --device cuda
       saltflat synthesize train --resume runs/digits-edm --steps 12000
     """
-    from saltflat.errors import InputError
     from saltflat.synthesis import SynthesisFolder, resume, train
 
-    shared = {
-        "checkpoint_every": options["checkpoint_every"],
-        "grids": options["grids"],
-        "device": _checked_device(options["device"]),
-    }
+    shared = {word: options[word] for word in ("checkpoint_every", "grids")}
+    shared["device"] = _checked_device(options["device"])
     if options["resume"]:
         for name in ("public", "public_fraction", "out", "size", "batch_size", "learning_rate", "image_size"):
             if options[name] is not None:
@@ -106,7 +100,7 @@ def train_command(**options: Any) -> None:
                 cure="Say which images are public: --public digits --public-fraction 0.2, or --public FOLDER.",
             )  # fmt: skip
         public, rows, source = _public(options)
-        out = options["out"] or free_folder(f"{stem_of(options['public'])}-edm")
+        out = options["out"] or free_run(options["public"], "edm")
         settings = _settings(options, public)
         with _bar("training", options["quiet"]) as bar:
             train(public, settings, out=out, rows=rows, source=source, progress=_noting(bar), **shared)
@@ -136,10 +130,8 @@ def train_command(**options: Any) -> None:
     "--count", type=int, default=10_000, show_default=True, help="How many, the same of each class."
 )
 @click.option("--steps", type=int, default=20, show_default=True, help="Noise levels of Heun's method.")
-@click.option(
-    "--guidance", type=float, default=0.0, show_default=True,
-    help="Weight w_d of discriminator guidance: more is more diverse, and less faithful.",
-)  # fmt: skip
+@click.option("--guidance", type=float, default=0.0, show_default=True,
+              help="Weight w_d of discriminator guidance: more is more diverse, and less faithful.")  # fmt: skip
 @click.option(
     "--discriminator-steps", type=int, default=1_000, show_default=True, help="Batches it is trained on."
 )
@@ -149,7 +141,7 @@ def train_command(**options: Any) -> None:
 )
 @_seed
 @_device
-@_as_json
+@json_at_the_end
 @_quiet
 def sample_command(folder: str, as_json: bool, quiet: bool, discriminator_steps: int, **options: Any) -> None:
     """Draw samples from the model in FOLDER into an .npz file, with what they were made from.
@@ -174,16 +166,11 @@ def sample_command(folder: str, as_json: bool, quiet: bool, discriminator_steps:
         )  # fmt: skip
     examples, origin = read_samples(path)
     if as_json:
-        click.echo(
-            json.dumps(
-                {"out": str(path), "count": len(examples), "provenance": "synthetic-from-public", **origin}
-            )
-        )
+        answer = {"out": str(path), "count": len(examples), "provenance": "synthetic-from-public", **origin}
+        click.echo(json.dumps(answer))
         return
-    public = origin["public"]
-    click.echo(
-        f"{len(examples)} samples in {path}, made from {public['rows']} public rows of {public['name']}"
-    )
+    made_from = f"{origin['public']['rows']} public rows of {origin['public']['name']}"
+    click.echo(f"{len(examples)} samples in {path}, made from {made_from}")
     told = origin["sampler"]["discriminator"]
     if told:
         click.echo(
@@ -195,15 +182,10 @@ def sample_command(folder: str, as_json: bool, quiet: bool, discriminator_steps:
 @command.command(name="evaluate")
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.argument("samples", type=click.Path(dir_okay=False))
-@click.option(
-    "--test",
-    metavar="NAME|PATH",
-    help="Rows to score classifiers on.  [default: the data set's own, if it has a name]",
-)
-@click.option(
-    "--features", type=click.Choice(["classifier", "scattering"]), default="classifier", show_default=True,
-    help="The space of precision, recall and Fréchet distance.",
-)  # fmt: skip
+@click.option("--test", metavar="NAME|PATH",
+              help="Rows to score classifiers on.  [default: the data set's own, if it has a name]")  # fmt: skip
+@click.option("--features", type=click.Choice(["classifier", "scattering"]), default="classifier", show_default=True,
+              help="The space of precision, recall and Fréchet distance.")  # fmt: skip
 @click.option("--neighbours", "k", type=int, default=3, show_default=True, help="That make a manifold.")
 @click.option(
     "--classifier-steps", type=int, default=1_000, show_default=True, help="Batches of each classifier."
@@ -212,19 +194,10 @@ def sample_command(folder: str, as_json: bool, quiet: bool, discriminator_steps:
 @click.option(
     "--out", type=click.Path(file_okay=False), help="Where the pictures go.  [default: FOLDER/evaluation]"
 )
-@_data_dir
-@_as_json
+@data_dir_option
+@json_at_the_end
 @_quiet
-def evaluate_command(
-    folder: str,
-    samples: str,
-    test: str | None,
-    out: str | None,
-    data_dir: str | None,
-    as_json: bool,
-    quiet: bool,
-    **options: Any,
-) -> None:
+def evaluate_command(folder: str, samples: str, as_json: bool, quiet: bool, **options: Any) -> None:
     """Measure SAMPLES beside the public rows of the model in FOLDER.
 
     A classifier trained on samples alone (the classification accuracy score) beside one trained on as many augmented
@@ -242,9 +215,9 @@ def evaluate_command(
     place = SynthesisFolder(folder)
     public = place.public()
     examples, _ = read_samples(samples)
-    rows = _test_rows(test, place.facts()["public"].get("data"), data_dir)
+    rows = _test_rows(options.pop("test"), place.facts()["public"].get("data"), options.pop("data_dir"))
     say = None if as_json or quiet else lambda words: click.echo(f"measuring: {words}", err=True)
-    target = Path(out) if out else place.path / "evaluation"
+    target = Path(options.pop("out") or place.path / "evaluation")
     quality = evaluate(examples, public, test=rows, out=target, announce=say, **options)
     content = json.dumps(quality.to_dict() | {"samples_file": str(samples)}, indent=2)
     write_whole(target / "quality.json", content.encode() + b"\n")
@@ -269,8 +242,6 @@ def _public(options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
 
 def _declared(rows: Any, name: str) -> Any:
     """Rows that --public declares public, unless their own file says that they are private."""
-    from dataclasses import replace
-
     import numpy as np
 
     from saltflat.synthesis.folder import refuse_private
@@ -283,8 +254,6 @@ def _declared(rows: Any, name: str) -> Any:
 
 
 def _settings(options: dict[str, Any], public: Any) -> Any:
-    from dataclasses import replace
-
     from saltflat.synthesis import settings_for
 
     side = min(public.inputs.shape[2:]) if public.inputs.dim() == 4 else 0
@@ -299,7 +268,6 @@ def _settings(options: dict[str, Any], public: Any) -> Any:
 def _test_rows(test: str | None, data: str | None, data_dir: str | None) -> Any:
     """The test part that was named, or that of the data set the public rows were split from."""
     from saltflat.data import load, names
-    from saltflat.errors import InputError
 
     name = test or (data if data in names() else None)
     if name is None:
@@ -313,19 +281,14 @@ def _test_rows(test: str | None, data: str | None, data_dir: str | None) -> Any:
 def _checked_device(device: str) -> str:
     import torch
 
-    from saltflat.errors import InputError
-
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, ValueError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            "device",
-            device,
-            "a device that this machine has",
-            problem=f"cannot be used ({cause})",
+            "device", device, "a device that this machine has", problem=f"cannot be used ({cause})",
             cure="cpu always can.",
-        ) from error
+        ) from error  # fmt: skip
     return device
 
 

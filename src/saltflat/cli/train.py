@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from saltflat.cli.ranks import lost_rank, rank_here, ranks_here, stopped_ranks, 
 from saltflat.cli.recipe_option import recipe_option, with_recipe
 from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import data_options, folder_of, folder_options, plan_options
-from saltflat.cli.words import say_accuracy, shown_epsilon, stopped_run
+from saltflat.cli.words import say_accuracy, say_folder, shown_epsilon, stopped_run, telling
 from saltflat.errors import LostRankError
 
 
@@ -70,18 +69,14 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     if summary["accuracy"] is None:
         click.echo(f"{spent} (no test rows: no accuracy; --test-fraction 0.2 would hold some out)")
     say_accuracy(summary, spent)
-    click.echo(f"run folder {summary['out']} ({summary['seconds']:.1f} s)")
-    if not options["quiet"] and sys.stderr.isatty():
-        click.echo(str(run.certificate), err=True)
+    say_folder(summary, run, options["quiet"])
 
 
 def _trained(ctx: click.Context, options: dict[str, Any], out: str) -> tuple[Any, dict[str, Any]]:
     """Train, or go on; a run that is stopped on the way says how to go on."""
     from saltflat.cli.training_run import resume_once, train_once
 
-    quiet = options["quiet"] or options["as_json"]
-    announce = None if quiet else lambda text: click.echo(text, err=True)
-    progress = False if quiet else None
+    announce, progress = telling(options)
     try:
         if options["resume"]:
             given = given_options(ctx, options)

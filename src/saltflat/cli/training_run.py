@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from saltflat.cli.faults import all_faults, renamed
-from saltflat.cli.plan_settings import PLAN_WORDS, plan_for
+from saltflat.cli.faults import all_faults, names_of
+from saltflat.cli.plan_settings import METHOD_WORDS, PLAN_WORDS, plan_for
 from saltflat.cli.public_options import PUBLIC_WORDS, public_parts, with_usual_split
 from saltflat.cli.ranks import device_here, from_rank_0, leave_to_rank_0, rank_here, same_on_all_ranks
+from saltflat.cli.run_options import said
 from saltflat.data import DataSet, load
 from saltflat.data.catalogue import known
 from saltflat.data.files import cache_dir
@@ -34,30 +35,36 @@ from saltflat.training.resume import finished_run
 from saltflat.training.run import Run, rebuilt, rebuilt_as
 
 if TYPE_CHECKING:
-    from saltflat.cli.public_options import PublicParts
     from saltflat.public import Scenario
 
 STARTED_WITH = (
-    *PLAN_WORDS, "rho", "switch", "noise_ratio", "split", "portion", "clipping", "views", "augmentations",
-    "method", "data", "label", "group", "test_fraction", "model", "schedule", "seed", "randomness",
-    "account", "public_batch", "recipe", *PUBLIC_WORDS,
+    *PLAN_WORDS, *METHOD_WORDS, "clipping", "views", "augmentations", "method", "data", "label", "group",
+    "test_fraction", "model", "schedule", "seed", "randomness", "account", "recipe", *PUBLIC_WORDS,
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
+_TEXTS = (
+    "data",
+    "label",
+    "group",
+    "model",
+    "schedule",
+    "account",
+    "recipe",
+    "public",
+    "synthetic",
+    *MAY_CHANGE,
+)
 
 
 def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:
     """The data set, with features in place of images where the recipe or the model takes those."""
     check_test_fraction(options)
-    try:
+    with names_of("data"):
         data = load(
             options["data"], data_dir=options.get("data_dir"), label=options.get("label"),
             group=options.get("group"), test_fraction=options.get("test_fraction"),
             public_fraction=options.get("public_fraction"), seed=options.get("public_seed") or 0,
         )  # fmt: skip
-    except InputError as error:
-        if error.argument != "name":
-            raise
-        raise renamed(error, "data") from error
     if data.public is not None:  # before the plan, whose population is what is left
         data = replace(data, train=separated(data.train, data.public))
     if options.get("recipe"):
@@ -99,43 +106,51 @@ def train_once(
         options = with_usual_split(options, announce)
     with same_on_all_ranks(), all_faults(options):
         data = load_data(options) if data is None else data
-        if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
-            torch.manual_seed(options["seed"])  # the initial weights are part of what a seed repeats
+        seed_weights(options)
         recipe = recipe_of(options)
         model, name = model_for(data, options.get("model")) if recipe is None else recipe.named_model()
         plan = plan_for(data, options | {"model": name}, model)
     if announce is not None:
         announce(plan.table(layer_rules(model, data.train)))
-    facts = facts_for(options, data, name)
-    settings: dict[str, Any] = {
-        "evaluate": data.test, "out": out, "seed": options.get("seed"), "device": device_here(options.get("device")),
-        "schedule": options.get("schedule"), "randomness": options.get("randomness"), "progress": progress,
-        "checkpoint_every": checkpoint_seconds(options), "account": account_for(options), "facts": facts,
-        "loss_fn": None if recipe is None else recipe.loss_fn,
+    run, scenario = _fitted(
+        model, data, plan, options, announce,
+        out=out, seed=options.get("seed"), randomness=options.get("randomness"), progress=progress,
+        checkpoint_every=checkpoint_seconds(options), facts=facts_for(options, data, name),
+    )  # fmt: skip
+    return run, summary_of(run, data.name, name) | ({} if scenario is None else {"scenario": scenario})
+
+
+def seed_weights(options: dict[str, Any]) -> None:
+    """Let the initial weights follow from the seed, if there is one: they are part of what it repeats."""
+    if options.get("seed") is not None and 0 <= options["seed"] < 2**62:
+        torch.manual_seed(options["seed"])
+
+
+def _fitted(
+    model: nn.Module,
+    data: DataSet,
+    plan: Plan,
+    options: dict[str, Any],
+    announce: Callable[[str], None] | None,
+    **settings: Any,
+) -> tuple[Run, str | None]:
+    """The run, and the scenario if the options name public data; with what a new run and a resumed one share."""
+    recipe = recipe_of(options)
+    settings |= {
+        "evaluate": data.test, "device": device_here(options.get("device")), "schedule": options.get("schedule"),
+        "account": account_for(options), "loss_fn": None if recipe is None else recipe.loss_fn,
     }  # fmt: skip
     parts = public_parts(options, data, plan.needs_public)
     if parts is None:
-        return (run := fit(model, data.train, plan, **settings)), summary_of(run, data.name, name)
-    run = trained_with(parts, model, data, plan, announce, settings)
-    return run, summary_of(run, data.name, name) | {"scenario": parts.scenario}
-
-
-def trained_with(
-    parts: PublicParts,
-    model: nn.Module,
-    data: DataSet,
-    plan: Plan | None,
-    announce: Callable[[str], None] | None,
-    settings: dict[str, Any],
-) -> Run:
-    """Train in a scenario with public data."""
+        return fit(model, data.train, plan, **settings), None
     from saltflat.public import train
 
-    return train(
+    run = train(
         model, data.train, plan,
         scenario=cast("Scenario", parts.scenario), public=parts.public, synthetic=parts.synthetic,
         settings=parts.settings, announce=announce, **settings,
     )  # fmt: skip
+    return run, parts.scenario
 
 
 def resume_once(
@@ -176,16 +191,10 @@ def resume_once(
         data = load_data(options) if data is None else data
     if announce is not None:
         announce(f"{plan.table()}\ngoing on with the run in {folder}")
-    settings: dict[str, Any] = {
-        "evaluate": data.test, "resume": folder, "device": device_here(options.get("device")),
-        "schedule": options.get("schedule"), "progress": progress, "checkpoint_every": checkpoint_seconds(given),
-        "account": account_for(options), "loss_fn": None if (recipe := recipe_of(options)) is None else recipe.loss_fn,
-    }  # fmt: skip
-    parts = public_parts(options, data, plan.needs_public)
-    if parts is None:
-        run = fit(model, data.train, **settings)
-    else:
-        run = trained_with(parts, model, data, plan, None, settings)
+    run, _ = _fitted(
+        model, data, plan, options, None,
+        resume=folder, progress=progress, checkpoint_every=checkpoint_seconds(given),
+    )  # fmt: skip
     return run, summary_of(run, facts["data"], facts["model"])
 
 
@@ -205,7 +214,7 @@ def going_on_with(
                 problem=f"differs from the run in {folder}",
                 cure=f"Leave --{word.replace('_', '-')} out, or start a new run.",
             )  # fmt: skip
-    return options | {word: given[word] for word in may_change if given.get(word) is not None}
+    return options | said(given, may_change)
 
 
 def _refuse_tuning(folder: RunFolder) -> None:
@@ -225,8 +234,7 @@ def facts_for(
     options: dict[str, Any], data: DataSet, model: str, words: Iterable[str] = (*STARTED_WITH, *MAY_CHANGE)
 ) -> dict[str, Any]:
     """What the command line stores in ``run.json``, and reads again when it goes on."""
-    started = {word: options[word] for word in words if options.get(word) is not None}
-    return {"data": data.name, "model": model, "options": started | {"model": model}}
+    return {"data": data.name, "model": model, "options": said(options, words) | {"model": model}}
 
 
 def account_for(options: dict[str, Any]) -> Account | None:
@@ -247,10 +255,8 @@ def recipe_of(options: dict[str, Any]) -> Recipe | None:
     """The recipe that a run is made by, if one was asked for."""
     if not options.get("recipe"):
         return None
-    try:
+    with names_of("data"):
         return best(options["data"], epsilon=options["epsilon"], delta=options["delta"])
-    except InputError as error:
-        raise renamed(error, "data") if error.argument == "name" else error from error
 
 
 def checkpoint_seconds(options: dict[str, Any]) -> float:
@@ -258,18 +264,12 @@ def checkpoint_seconds(options: dict[str, Any]) -> float:
     return EVERY if every is None else float(every)
 
 
-def started_with(folder: RunFolder) -> dict[str, Any] | None:
-    """The options that the command line started a run with; None if it was started from Python."""
-    try:
-        options: dict[str, Any] = facts_of(folder)["options"]
-    except InputError:
-        return None
-    return options
-
-
 def data_of_run(folder: RunFolder, options: dict[str, Any], words: Iterable[str]) -> DataSet:
     """The data that the options name by ``words``, or else the data that the run was started with."""
-    stored = started_with(folder) or {}
+    try:
+        stored: dict[str, Any] = facts_of(folder)["options"]
+    except InputError:  # it was started from Python
+        stored = {}
     chosen = {word: options[word] for word in words}
     if options["data"] is None:
         if "data" not in stored:
@@ -278,13 +278,13 @@ def data_of_run(folder: RunFolder, options: dict[str, Any], words: Iterable[str]
             )
         chosen = {word: stored.get(word) if value is None else value for word, value in chosen.items()}
         chosen["test_fraction"] = stored.get("test_fraction")
-    return load_data(chosen | inputs_of(stored))
-
-
-def inputs_of(started: dict[str, Any] | None) -> dict[str, Any]:
-    """What says which features a run was trained on, for `load_data` to make them of these or other rows."""
-    started = started or {}
-    return {"model": started.get("model"), "recipe": started.get("recipe"), "recipe_for": started.get("data")}
+    # which features the run was trained on, to be made of these or other rows
+    features = {
+        "model": stored.get("model"),
+        "recipe": stored.get("recipe"),
+        "recipe_for": stored.get("data"),
+    }
+    return load_data(chosen | features)
 
 
 def facts_of(folder: RunFolder) -> dict[str, Any]:
@@ -297,19 +297,7 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
             problem="was started from Python",
             cure="Go on with it there: sf.fit(model, data, resume=folder).",
         )  # fmt: skip
-    texts = (
-        "data",
-        "label",
-        "group",
-        "model",
-        "schedule",
-        "account",
-        "recipe",
-        "public",
-        "synthetic",
-        *MAY_CHANGE,
-    )
-    words = {word: facts["options"].get(word) for word in texts}
+    words = {word: facts["options"].get(word) for word in _TEXTS}
     words |= {f"name of {word}": facts.get(word) for word in ("data", "model")}
     for word, value in words.items():
         if value is not None and not isinstance(value, str):
@@ -323,13 +311,10 @@ def model_for(data: DataSet, name: str | None) -> tuple[nn.Module, str]:
     """The named model, or a small one that fits the data, shaped to its classes and inputs."""
     shape = tuple(data.train.inputs.shape[1:])
     if name is None:
-        name = (
-            "mlp" if len(shape) == 1 or shape[-1] < 16 else "cnn-tanh" if shape[-1] == 32 else "dpnas-mnist"
-        )
-    try:
+        images = "cnn-tanh" if shape[-1] == 32 else "dpnas-mnist"
+        name = "mlp" if len(shape) == 1 or shape[-1] < 16 else images
+    with names_of("model"):
         describe(name)
-    except InputError as error:
-        raise renamed(error, "model") from error
     try:
         return build_for(name, shape, data.num_classes), name
     except InputError as error:

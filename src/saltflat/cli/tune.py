@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
+from saltflat.cli import run_options
 from saltflat.cli.known import complete_data
 from saltflat.cli.run_file import merge_run_file, run_file_argument
-from saltflat.cli.run_options import data_options, free_folder, method_option, plan_options, stem_of
-from saltflat.cli.words import shown_epsilon, stopped, stopped_run
+from saltflat.cli.words import shown_epsilon, stopped, stopped_run, telling
 from saltflat.errors import InputError
 
 
@@ -27,9 +27,9 @@ Only the best trial is shown. The number of trials, and everything about the oth
 """
 )
 @run_file_argument
-@data_options
-@method_option
-@plan_options
+@run_options.data_options
+@run_options.method_option
+@run_options.plan_options
 @click.option(
     "--grid", multiple=True, metavar="SETTING=VALUE,VALUE", help="Values to try; repeat it for more settings."
 )
@@ -38,24 +38,20 @@ Only the best trial is shown. The number of trials, and everything about the oth
     "--law", type=click.Choice(["logarithmic", "geometric", "poisson"]), default="logarithmic", show_default=True,
     help="How the number of trials is drawn.",
 )  # fmt: skip
-@click.option(
-    "--validation-fraction", type=float, default=0.1, show_default=True,
-    help="Share of private rows to score on, each held out by a coin of its own.",
-)  # fmt: skip
+@click.option("--validation-fraction", type=float, default=0.1, show_default=True,
+              help="Share of private rows to score on, each held out by a coin of its own.")  # fmt: skip
 @click.option(
     "--score-noise", type=float, help="Noise on the count of right answers.  [default: from the budget]"
 )
-@click.option(
-    "--proxy", shell_complete=complete_data,
-    help="Public data to search on instead, at no cost: a data set's name, or a path.",
-)  # fmt: skip
+@click.option("--proxy", shell_complete=complete_data,
+              help="Public data to search on instead, at no cost: a data set's name, or a path.")  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False), help="The run folder.  [default: runs/DATA-METHOD-tuned]"
 )
-@click.option("--seed", type=int, help="A repeatable test run: NOT private.")
-@click.option("--device", help="cpu, cuda, ...")
-@click.option("--json", "as_json", is_flag=True, help="End by printing one JSON object.")
-@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
+@run_options.seed_option
+@run_options.device_option
+@run_options.json_at_the_end
+@run_options.quiet_option
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> None:
     """Try settings from a grid on private data, and keep the best, within one budget.
@@ -70,10 +66,9 @@ def command(ctx: click.Context, /, **params: Any) -> None:
             raise InputError(
                 word, options[word], "--epsilon and --grid", problem="cannot be combined with tuning"
             )
-    out = options["out"] or free_folder(f"{stem_of(options['data'])}-{options['method']}-tuned")
-    quiet = options["quiet"] or options["as_json"]
+    out = options["out"] or run_options.free_run(options["data"], f"{options['method']}-tuned")
     try:
-        tuned, summary = _tuned(options, grid, out, progress=False if quiet else None)
+        tuned, summary = _tuned(options, grid, out, telling(options)[1])
     except KeyboardInterrupt:
         if options["proxy"] is not None:  # the search was on public data, and one ordinary run follows it
             stopped_run(Path(out))
@@ -160,12 +155,10 @@ def read_grid(texts: tuple[str, ...]) -> dict[str, list[Any]]:
 
 
 def _value(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return number if math.isfinite(number) else text
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) else text
+    return text

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
 from saltflat.cli.known import complete_run
-from saltflat.cli.run_options import accept_option
+from saltflat.cli.run_options import accept_option, json_option
 from saltflat.cli.words import painted_checks
 
 
@@ -25,25 +26,14 @@ The exit code is 0 if every check passed, 1 if one failed, 2 for bad input.
 """
 )
 @click.argument("run", type=click.Path(exists=True, file_okay=False), shell_complete=complete_run)
-@click.option(
-    "--public-key",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The certificate must be signed with the private key of this one.",
-)
+@click.option("--public-key", type=click.Path(exists=True, dir_okay=False),
+              help="The certificate must be signed with the private key of this one.")  # fmt: skip
 @click.option("--head", help="A hash kept elsewhere: the ledger's head, or that of certificate.json.")
 @accept_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("--quiet", is_flag=True, help="Only the verdict.")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    run: str,
-    public_key: str | None,
-    head: str | None,
-    accept: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def command(ctx: click.Context, /, run: str, as_json: bool, quiet: bool, **asked: Any) -> None:
     """Check a run folder against its certificate, and compute its ε again from the ledger.
 
     Every byte of plan, ledger, weights, metrics, certificate and its page is covered. What no file can show is
@@ -51,7 +41,7 @@ def command(
     """
     from saltflat.record.verify import verify
 
-    found = verify(run, public_key=public_key, head=head, accept=accept)  # type: ignore[arg-type]  # click chose
+    found = verify(run, **asked)
     if as_json:
         click.echo(json.dumps(found.to_dict()))
     else:

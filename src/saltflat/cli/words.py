@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -55,6 +56,20 @@ def say_accuracy(summary: dict[str, Any], spent: str) -> None:
         click.echo(f"accuracy {summary['accuracy']:.2%} on test data{label}, {spent}")
     if summary["average_accuracy"] is not None:
         click.echo(f"accuracy of the averaged weights {summary['average_accuracy']:.2%}{label}")
+
+
+def telling(options: dict[str, Any]) -> tuple[Callable[[str], None] | None, bool | None]:
+    """What says lines on the way, and whether progress is shown (None: on a terminal); neither if it shall be quiet."""
+    if options["quiet"] or options["as_json"]:
+        return None, False
+    return (lambda text: click.echo(text, err=True)), None
+
+
+def say_folder(summary: dict[str, Any], run: Any, quiet: bool) -> None:
+    """Where the run is; on a terminal also its certificate."""
+    click.echo(f"run folder {summary['out']} ({summary['seconds']:.1f} s)")
+    if not quiet and sys.stderr.isatty():
+        click.echo(str(run.certificate), err=True)
 
 
 def same_command() -> str:

@@ -83,14 +83,8 @@ class Flatness:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the label."""
-        rows = min(self.most, len(self.measured_on))
-        on = {
-            "name": self.measured_on.name,
-            "split": self.measured_on.split,
-            "rows": rows,
-            "covered": self.covered,
-        }
-        return {"format": 1, "data": on, "history": self.history}
+        facts = self.measured_on.facts(min(self.most, len(self.measured_on)))
+        return {"format": 1, "data": facts, "history": self.history}
 
     def draw(self, path: str | Path) -> Path:
         """Sharpness and loss against epochs, into a PNG, SVG or PDF file."""

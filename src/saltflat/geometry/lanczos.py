@@ -14,6 +14,7 @@ from saltflat.errors import InputError, check_count, check_positive
 Operator = Callable[[Tensor], Tensor]
 Progress = Callable[[str, int, int], None]
 """Told what is being computed, how much of it is done, and how much it is at most."""
+DENSITY_POINTS = 201
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -132,13 +133,8 @@ def trace(
         probe = signs(like, seed, number)
         values.append(float(torch.dot(probe, operator(probe)).double()))
         progress("trace", number + 1, probes)
-    return mean_of(values)
-
-
-def mean_of(values: list[float]) -> Estimate:
-    """The mean, with its standard error."""
     found = torch.tensor(values, dtype=torch.float64)
-    return Estimate(float(found.mean()), float(found.std(correction=1)) / math.sqrt(len(values)))
+    return Estimate(float(found.mean()), float(found.std(correction=1)) / math.sqrt(probes))
 
 
 def tridiagonal(operator: Operator, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -183,7 +179,6 @@ def density(
     probes: int = 3,
     steps: int = 30,
     *,
-    points: int = 201,
     seed: int = 0,
     progress: Progress = quiet,
 ) -> Density:
@@ -214,7 +209,7 @@ def density(
     weights = torch.cat([w for _, w in found]) / probes
     low, high = float(nodes.min()), float(nodes.max())
     width = max(high - low, 1e-12 * max(abs(high), abs(low), 1.0))
-    grid = torch.linspace(low - 0.05 * width, high + 0.05 * width, points, dtype=torch.float64)
+    grid = torch.linspace(low - 0.05 * width, high + 0.05 * width, DENSITY_POINTS, dtype=torch.float64)
     deviation = width / 100
     bells = torch.exp(-0.5 * ((grid[:, None] - nodes) / deviation).square())
     return Density(grid, bells @ weights / (deviation * math.sqrt(2 * math.pi)), nodes, weights)

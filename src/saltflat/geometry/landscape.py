@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -130,19 +129,12 @@ def _asked(loss: Loss, points: int, precision: str | None) -> Loss:
     return short if abs(rounded - exact) <= 0.01 * abs(exact) else loss
 
 
-def interpolation(
-    loss: Loss,
-    first: Tensor,
-    second: Tensor,
-    *,
-    alphas: Sequence[float] | None = None,
-    progress: Progress = quiet,
-) -> Curve:
+def interpolation(loss: Loss, first: Tensor, second: Tensor, *, progress: Progress = quiet) -> Curve:
     """Loss and accuracy on the line through two models: the first at 0, the second at 1, from −0.5 to 1.5.
 
     Reference: Goodfellow, Vinyals and Saxe 2015; between DP-SGD and DP-SWA, Indri, Drucks and Gärtner 2023.
     """
-    steps = list(alphas) if alphas is not None else [round(i / 20 - 0.5, 10) for i in range(41)]
+    steps = [round(i / 20 - 0.5, 10) for i in range(41)]
     if first.shape != second.shape or first.shape != loss.weights.shape:
         raise InputError(
             "second", str(tuple(second.shape)), f"as many weights as the first model, {tuple(first.shape)}",
@@ -187,13 +179,11 @@ def wideness(
         for number, distance in enumerate(distances[1:], start=1):
             found[-1].append(loss.measure(loss.weights + distance * direction))
             progress("wideness", ray * (points - 1) + number, rays * (points - 1))
-    losses = torch.tensor([[m.loss for m in ray] for ray in found], dtype=torch.float64)
+    losses = _mean_and_deviation([[m.loss for m in ray] for ray in found])
     if here.accuracy is None:
-        return Wideness(distances, losses.mean(0).tolist(), _deviation(losses), None, None)
-    right = torch.tensor([[m.accuracy or 0.0 for m in ray] for ray in found], dtype=torch.float64)
-    return Wideness(
-        distances, losses.mean(0).tolist(), _deviation(losses), right.mean(0).tolist(), _deviation(right)
-    )
+        return Wideness(distances, *losses, None, None)
+    right = _mean_and_deviation([[m.accuracy or 0.0 for m in ray] for ray in found])
+    return Wideness(distances, *losses, *right)
 
 
 def wideness_gain(first: Wideness, second: Wideness) -> float:
@@ -213,6 +203,6 @@ def wideness_gain(first: Wideness, second: Wideness) -> float:
     return 100 * (first.mean_loss - second.mean_loss) / max(abs(first.mean_loss), 1e-12)
 
 
-def _deviation(values: Tensor) -> list[float]:
-    found: list[float] = values.std(0, correction=1 if len(values) > 1 else 0).tolist()
-    return found
+def _mean_and_deviation(rays: list[list[float]]) -> tuple[list[float], list[float]]:
+    values = torch.tensor(rays, dtype=torch.float64)
+    return values.mean(0).tolist(), values.std(0, correction=1 if len(rays) > 1 else 0).tolist()

@@ -12,7 +12,6 @@ from saltflat.geometry.gradients import gradient_norms, variance_of_last
 from saltflat.geometry.lanczos import Progress, quiet
 from saltflat.geometry.landscape import (
     PRECISIONS,
-    Curve,
     Wideness,
     interpolation,
     landscape,
@@ -25,6 +24,7 @@ from saltflat.geometry.spectrum import TOLERANCE, eigenvalues, hessian_density, 
 FORMAT = 1
 PARTS = ("spectrum", "density", "landscape", "wideness", "gradients")
 USUAL = ("spectrum", "landscape", "wideness")
+LAST = 10  # evaluations of a run over which its accuracy is said to vary
 
 
 @dataclass(frozen=True)
@@ -85,44 +85,29 @@ def measure(
     chosen = settings or Settings()
     here = loss.measure()
     found: dict[str, Any] = {
-        "format": FORMAT,
-        "run": run,
-        "weights": weights,
-        "data": facts_about(loss),
-        "loss": here.loss,
-        "accuracy": here.accuracy,
+        "format": FORMAT, "run": run, "weights": weights, "data": loss.rows.facts(len(loss)),
+        "loss": here.loss, "accuracy": here.accuracy,
         "eigenvalues": None, "eigenvalue_errors": None, "converged": None, "tolerance": None,
         "lambda_max": None, "lambda_ratio": None, "trace": None, "density": None,
         "landscape": None, "wideness": None, "gradient_norms": None,
-        "last_iterates": _last_iterates(history),
-        "seed": chosen.seed,
+        "last_iterates": _last_iterates(history), "seed": chosen.seed,
     }  # fmt: skip
+    common: dict[str, Any] = {"seed": chosen.seed, "progress": progress}
     if "spectrum" in chosen.parts:
-        top = eigenvalues(loss, chosen.top, tolerance=chosen.tolerance, seed=chosen.seed, progress=progress)
-        mean = hessian_trace(loss, chosen.probes, seed=chosen.seed, progress=progress)
+        top = eigenvalues(loss, chosen.top, tolerance=chosen.tolerance, **common)
         found |= {
             "eigenvalues": top.values.tolist(), "eigenvalue_errors": top.errors.tolist(),
             "converged": top.converged, "tolerance": top.tolerance, "lambda_max": float(top.values[0]),
-            "lambda_ratio": ratio(top.values), "trace": asdict(mean),
+            "lambda_ratio": ratio(top.values), "trace": asdict(hessian_trace(loss, chosen.probes, **common)),
         }  # fmt: skip
     if "density" in chosen.parts:
-        curve = hessian_density(loss, seed=chosen.seed, progress=progress)
+        curve = hessian_density(loss, **common)
         found["density"] = {"eigenvalue": curve.eigenvalue.tolist(), "density": curve.density.tolist()}
     if "landscape" in chosen.parts:
-        found["landscape"] = asdict(
-            landscape(
-                loss,
-                chosen.points,
-                span=chosen.span,
-                seed=chosen.seed,
-                precision=chosen.precision,
-                progress=progress,
-            )
-        )
+        plane = landscape(loss, chosen.points, span=chosen.span, precision=chosen.precision, **common)
+        found["landscape"] = asdict(plane)
     if "wideness" in chosen.parts:
-        found["wideness"] = asdict(
-            wideness(loss, rays=chosen.rays, reach=chosen.reach, seed=chosen.seed, progress=progress)
-        )
+        found["wideness"] = asdict(wideness(loss, rays=chosen.rays, reach=chosen.reach, **common))
     if "gradients" in chosen.parts:
         found["gradient_norms"] = asdict(gradient_norms(loss, clip_norm))
     return _finite(found)
@@ -150,11 +135,11 @@ def compare(
             cure="Without a line between them they can still be measured one by one.",
         )  # fmt: skip
     line = interpolation(first, first.weights, second.weights, progress=progress)
-    private = (
-        None if train is None else interpolation(train, first.weights, second.weights, progress=progress)
-    )
+    private = None
+    if train is not None:
+        private = interpolation(train, first.weights, second.weights, progress=progress)
     if wides is None:
-        reach = chosen.reach or float(first.weights.norm()) / 2
+        reach = same_reach(chosen, first).reach
         one, two = (
             wideness(loss, rays=chosen.rays, reach=reach, seed=chosen.seed, progress=progress)
             for loss in (first, second)
@@ -165,32 +150,19 @@ def compare(
         {
             "format": FORMAT,
             "runs": list(runs),
-            "data": facts_about(first),
+            "data": first.rows.facts(len(first)),
             "alpha": line.at,
-            "test": _curve(line),
-            "train": None if private is None else _curve(private),
-            "train_data": None if train is None else facts_about(train),
+            "test": {"loss": line.loss, "accuracy": line.accuracy},
+            "train": None if private is None else {"loss": private.loss, "accuracy": private.accuracy},
+            "train_data": None if train is None else train.rows.facts(len(train)),
             "wideness_gain": wideness_gain(one, two),
         }
     )
 
 
-def facts_about(loss: Loss) -> dict[str, Any]:
-    """Which rows the numbers are about, and whether an ε covers them."""
-    rows = loss.rows
-    return {"name": rows.name, "split": rows.split, "rows": len(loss), "covered": rows.covered}
-
-
 def same_reach(settings: Settings, loss: Loss) -> Settings:
     """The settings with the reach that this model would choose: for models that are to be compared."""
     return settings if settings.reach else replace(settings, reach=float(loss.weights.norm()) / 2)
-
-
-def _curve(line: Curve) -> dict[str, Any]:
-    return {"loss": line.loss, "accuracy": line.accuracy}
-
-
-LAST = 10
 
 
 def _last_iterates(history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from saltflat.errors import MissingDependencyError
+from saltflat.errors import pyplot_for
 from saltflat.geometry.rows import TRAIN
 
 COLOURS = ("#0b6e99", "#d97b29", "#4b9b5f", "#8a5fb0", "#b03a5b", "#6b7785")
@@ -24,11 +24,11 @@ def draw(found: dict[str, Any], folder: Path, stem: str = "geometry") -> list[Pa
     wanted: list[tuple[str, Any, Callable[[Any, dict[str, Any]], Any]]] = [
         ("spectrum", found.get("eigenvalues") or found.get("density"), _spectrum),
         ("landscape", found.get("landscape"), _landscape),
-        ("wideness", found.get("wideness"), _one_wideness),
+        ("wideness", found.get("wideness"), lambda plt, found: _wideness(plt, [found], None)),
         ("gradients", found.get("gradient_norms"), _gradients),
     ]
     paths = []
-    with _pyplot() as plt:
+    with pyplot() as plt:
         for name, there, paint in wanted:
             if there is not None:
                 figure = paint(plt, found)
@@ -38,7 +38,7 @@ def draw(found: dict[str, Any], folder: Path, stem: str = "geometry") -> list[Pa
 
 def draw_interpolation(found: dict[str, Any], path: Path) -> Path:
     """Loss and accuracy on the line through two models."""
-    with _pyplot() as plt:
+    with pyplot() as plt:
         has_accuracy = any(value is not None for value in found["test"]["accuracy"])
         figure, grid = plt.subplots(
             1, 2 if has_accuracy else 1, figsize=(10 if has_accuracy else 6, 4), squeeze=False,
@@ -71,7 +71,7 @@ def draw_interpolation(found: dict[str, Any], path: Path) -> Path:
 
 def draw_wideness(founds: Sequence[dict[str, Any]], path: Path, gain: float | None = None) -> Path:
     """Several models' loss and accuracy along random rays, side by side."""
-    with _pyplot() as plt:
+    with pyplot() as plt:
         return _saved(plt, _wideness(plt, founds, gain), path, [founds[0]["data"]])
 
 
@@ -79,7 +79,7 @@ def draw_flatness(found: dict[str, Any], path: Path) -> Path:
     """Sharpness and loss against epochs, on two scales (SAI's Figure 2)."""
     rows = found["history"]
     epochs = [row["epoch"] for row in rows]
-    with _pyplot() as plt:
+    with pyplot() as plt:
         figure, left = plt.subplots(figsize=(6.4, 4), layout="constrained")
         right = left.twinx()
         right.spines["right"].set_visible(True)
@@ -95,14 +95,8 @@ def draw_flatness(found: dict[str, Any], path: Path) -> Path:
 
 
 @contextmanager
-def _pyplot() -> Iterator[Any]:
-    try:
-        import matplotlib
-
-        matplotlib.use("agg")
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "drawing the pictures of a geometry", "plot") from error
+def pyplot() -> Iterator[Any]:
+    plt = pyplot_for("drawing the pictures of a geometry")
     with plt.rc_context(STYLE):
         yield plt
 
@@ -185,10 +179,6 @@ def _landscape(plt: Any, found: dict[str, Any]) -> Any:
         title=f"loss around {_short(found['run']) or 'the model'} (star)", aspect="equal",
     )  # fmt: skip
     return figure
-
-
-def _one_wideness(plt: Any, found: dict[str, Any]) -> Any:
-    return _wideness(plt, [found], None)
 
 
 def _wideness(plt: Any, founds: Sequence[dict[str, Any]], gain: float | None) -> Any:

@@ -32,8 +32,12 @@ class Rows:
 
     @property
     def is_private(self) -> bool:
-        """Whether these are private training rows, so that pictures say it in red."""
+        """Whether these are private training rows."""
         return self.covered == TRAIN
+
+    def facts(self, count: int) -> dict[str, Any]:
+        """What is stored beside numbers about so many of them."""
+        return {"name": self.name, "split": self.split, "rows": count, "covered": self.covered}
 
 
 def rows_of(data: DataSet, split: Split | None = None, *, private: bool = False) -> Rows:

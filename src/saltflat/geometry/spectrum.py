@@ -47,28 +47,22 @@ def eigenvalues(
     >>> found.converged, bool(found.values[0] > found.values[1] > 0)
     (True, True)
     """
-    vectors = random_start(loss.weights, seed) if start is None else start
+
+    def pairs(loss: Loss, start: Tensor, tolerance: float) -> Eigenpairs:
+        def told(what: str, done: int, total: int) -> None:
+            progress(f"{what} on {len(loss):,} rows", done, total)
+
+        return top_eigenpairs(
+            loss.hessian_times, start, k, tolerance=tolerance, most_products=most_products, progress=told
+        )
+
     if start is None:
-        for share in LEVELS:
-            rows = len(loss) // share
-            if rows < FEWEST:
-                continue
-            # As exact as a sample of the rows deserves: the next level corrects what is left.
-            rough = max(tolerance, 0.05)
-            found = _pairs(loss.subset(rows), vectors, k, rough, most_products, progress)
-            vectors = found.vectors
-    return _pairs(loss, vectors, k, tolerance, most_products, progress)
-
-
-def _pairs(
-    loss: Loss, start: Tensor, k: int, tolerance: float, most_products: int, progress: Progress
-) -> Eigenpairs:
-    def told(what: str, done: int, total: int) -> None:
-        progress(f"{what} on {len(loss):,} rows", done, total)
-
-    return top_eigenpairs(
-        loss.hessian_times, start, k, tolerance=tolerance, most_products=most_products, progress=told
-    )
+        start = random_start(loss.weights, seed)
+        for rows in (len(loss) // share for share in LEVELS):
+            if rows >= FEWEST:
+                # As exact as a sample of the rows deserves: the next level corrects what is left.
+                start = pairs(loss.subset(rows), start, max(tolerance, 0.05)).vectors
+    return pairs(loss, start, tolerance)
 
 
 def hessian_trace(loss: Loss, probes: int = 20, *, seed: int = 0, progress: Progress = quiet) -> Estimate:

@@ -6,12 +6,12 @@ one prints the first centre (its appendix C.3); it must be the second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 FLAT, SHARP = (2.5, 2.5), (7.5, 7.5)
+WALKS, STEPS = 200, 60
+CLIP_NORM = 0.5  # also the deviation of the noise: the noise multiplier and the learning rate are 1
 
 
 def surface(w: Tensor) -> Tensor:
@@ -34,39 +34,21 @@ def _distance(w: Tensor, centre: tuple[float, float]) -> Tensor:
     return (w - w.new_tensor(centre)).square().sum(-1).add(1e-8).sqrt()
 
 
-@dataclass(frozen=True)
-class Walks:
-    """Noisy descents: where each was after each step, and the loss there (walks x steps + 1)."""
-
-    places: Tensor
-    losses: Tensor
-
-
-def noisy_descent(
-    start: tuple[float, float],
-    *,
-    walks: int = 200,
-    steps: int = 60,
-    learning_rate: float = 1.0,
-    clip_norm: float = 0.5,
-    noise_multiplier: float = 1.0,
-    seed: int = 0,
-) -> Walks:
+def noisy_descent(start: tuple[float, float]) -> Tensor:
     """DP-SGD on the surface as if it were the loss of one example: clip, add noise of σC, step.
 
-    The same ``seed`` gives two starts the same noise.
+    Returns where each walk was after each step (walks x steps + 1 x 2). Every start has the same noise.
     """
-    generator = torch.Generator().manual_seed(seed)
-    place = torch.tensor(start, dtype=torch.float64).expand(walks, 2).clone()
+    generator = torch.Generator().manual_seed(0)
+    place = torch.tensor(start, dtype=torch.float64).expand(WALKS, 2).clone()
     places = [place]
-    for _ in range(steps):
+    for _ in range(STEPS):
         gradient = gradients(place)
-        factor = (clip_norm / gradient.norm(dim=-1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
-        noise = torch.randn(walks, 2, generator=generator, dtype=torch.float64)
-        place = place - learning_rate * (gradient * factor + noise_multiplier * clip_norm * noise)
+        factor = (CLIP_NORM / gradient.norm(dim=-1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
+        noise = torch.randn(WALKS, 2, generator=generator, dtype=torch.float64)
+        place = place - (gradient * factor + CLIP_NORM * noise)
         places.append(place)
-    along = torch.stack(places, 1)
-    return Walks(along, surface(along))
+    return torch.stack(places, 1)
 
 
 def gradients(w: Tensor) -> Tensor:
@@ -82,17 +64,15 @@ def sharpness(w: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(hessians).abs().amax(-1)
 
 
-def noise_against_sharpness(
-    start: tuple[float, float], *, steps: int = 40, seed: int = 0
-) -> tuple[Tensor, Tensor]:
+def noise_against_sharpness(start: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """Along a descent: ‖H‖₂, and how far noise turns the next gradient, ‖∇(w − ηg) − ∇(w − ηg̃)‖, mean over 200 draws.
 
     Reference: Park et al. 2023 (DP-SAT), Theorem 3.2 and Figure 4.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     place = torch.tensor(start, dtype=torch.float64)
     norms, turned = [], []
-    for _ in range(steps):
+    for _ in range(40):
         gradient = gradients(place)
         noise = 0.2 * torch.randn(200, 2, generator=generator, dtype=torch.float64)
         clean, noisy = place - 0.1 * gradient, place - 0.1 * (gradient + noise)

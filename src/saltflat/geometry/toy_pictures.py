@@ -7,17 +7,16 @@ from typing import Any
 
 import torch
 
-from saltflat.geometry.pictures import COLOURS, GREY, INK, _pyplot
-from saltflat.geometry.toy import FLAT, SHARP, noise_against_sharpness, noisy_descent, surface
+from saltflat.geometry.pictures import COLOURS, GREY, INK, pyplot
+from saltflat.geometry.toy import FLAT, SHARP, STEPS, WALKS, noise_against_sharpness, noisy_descent, surface
 
-FLAT_COLOUR, SHARP_COLOUR = COLOURS[0], "#c4573a"
-SIDES = (("flat minimum", FLAT, FLAT_COLOUR), ("sharp minimum", SHARP, SHARP_COLOUR))
+SIDES = (("flat minimum", FLAT, COLOURS[0]), ("sharp minimum", SHARP, "#c4573a"))
 
 
 def draw_toy(folder: Path) -> list[Path]:
     """``two-minima.png`` and ``two-minima-noise.png``. The same seeds each time, so the same pictures."""
     paths = []
-    with _pyplot() as plt:
+    with pyplot() as plt:
         for name, paint in (("two-minima", _two_minima), ("two-minima-noise", _noise)):
             figure = paint(plt)
             path = folder / f"{name}.png"
@@ -39,33 +38,26 @@ def _two_minima(plt: Any) -> Any:
     figure.colorbar(filled, ax=left, label="loss", ticks=levels[::4], format="%.1f")
     for name, centre, colour in SIDES:
         walks = noisy_descent(centre)
-        path = walks.places[0]
-        left.plot(path[:, 0], path[:, 1], color="white", linewidth=2.6)
-        left.plot(path[:, 0], path[:, 1], color=colour, linewidth=1.4, label=f"DP-SGD from the {name}")
+        left.plot(*walks[0].T, color="white", linewidth=2.6)
+        left.plot(*walks[0].T, color=colour, linewidth=1.4, label=f"DP-SGD from the {name}")
         left.plot(*centre, marker="*", markersize=15, color=colour, markeredgecolor="white", linestyle="none")
-        steps = range(walks.losses.shape[1])
-        low, middle, high = torch.quantile(
-            walks.losses, torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64), 0
-        )
-        right.plot(
-            steps, middle, color=colour, linewidth=2.2, label=f"{name}: median and four fifths of 200 runs"
-        )
+        steps = range(STEPS + 1)
+        shares = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+        low, middle, high = torch.quantile(surface(walks), shares, 0)
+        label = f"{name}: median and four fifths of {WALKS} runs"
+        right.plot(steps, middle, color=colour, linewidth=2.2, label=label)
         right.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
     left.set(xlim=(0, 10), ylim=(0, 10), aspect="equal", xlabel="first weight", ylabel="second weight")
     left.set_title("two minima, equally deep")
     left.legend(
         loc="upper left", fontsize=9, frameon=True, facecolor="white", framealpha=0.9, edgecolor="none"
     )
-    right.set(xlabel="noisy step", ylabel="loss", ylim=(0, 1.2), xlim=(0, len(steps) - 1))
+    right.set(xlabel="noisy step", ylabel="loss", ylim=(0, 1.2), xlim=(0, STEPS))
     right.set_title("the same noise in every step")
     right.legend(loc="upper left", fontsize=9)
     right.grid(alpha=0.25)
-    figure.suptitle(
-        "Salt and flat: a flat minimum survives the noise that privacy needs",
-        fontsize=13,
-        weight="bold",
-        color=INK,
-    )
+    title = "Salt and flat: a flat minimum survives the noise that privacy needs"
+    figure.suptitle(title, fontsize=13, weight="bold", color=INK)
     return figure
 
 

@@ -46,7 +46,7 @@ def report(
     """
     from saltflat.report.making import make_report
 
-    return make_report(runs, out, cards=cards, audit=audit, accept=accept)
+    return make_report(runs, out, cards, audit, accept)
 
 
 def write_report(folders: list[Path], out: Path) -> Path:

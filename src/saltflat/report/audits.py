@@ -63,11 +63,9 @@ class Audit:
 def read_audit(path: Path) -> Audit:
     """Read an audit; anything else is refused by name."""
     data = parsed(read_bounded(path), path.name)
-    wrong = (
-        [key for key, kind in _KEYS.items() if not _is(data.get(key), kind)]
-        if isinstance(data, dict)
-        else ["it"]
-    )
+    wrong = ["it"]
+    if isinstance(data, dict):
+        wrong = [key for key, kind in _KEYS.items() if not _is(data.get(key), kind)]
     if wrong:
         raise InputError(
             "audit", path.name, "what saltflat audit --json prints", problem=f"is no audit (see its {wrong[0]!r})",
@@ -133,9 +131,7 @@ def audit_section(audit: Audit | None, of_this_run: bool, how: str) -> list[str]
         ]  # fmt: skip
         head = ("attack", "ε at least", "certified", "trials could show", "trials", "confidence")
         bars = [
-            Bar(
-                b.attack, length=b.lower, ticks=((b.certified, "certified"), (b.ceiling, "most")), style=place
-            )
+            Bar(b.attack, b.lower, ticks=((b.certified, "certified"), (b.ceiling, "most")), style=place)
             for place, b in enumerate(audit.bounds)
         ]
         parts.append(
@@ -156,12 +152,7 @@ def audit_section(audit: Audit | None, of_this_run: bool, how: str) -> list[str]
          text(done), text(catches))
         for name, passed, done, catches in audit.checks
     ]  # fmt: skip
-    titles = (
-        "<strong>check</strong>",
-        "",
-        "<strong>what was tried</strong>",
-        "<strong>would catch</strong>",
-    )
+    titles = ("<strong>check</strong>", "", "<strong>what was tried</strong>", "<strong>would catch</strong>")
     parts.append(
         "<details><summary>What was tried, and what it would have caught</summary>"
         + scrolled(table((), [titles, *tried]), "Checks of the audit")

@@ -21,6 +21,7 @@ from saltflat.report.figures import (
     svg,
     tick,
     ticks,
+    undrawn,
 )
 
 
@@ -36,6 +37,13 @@ class Bar:
     ticks: Sequence[tuple[float, str]] = ()
     style: int = 0
 
+    def values(self) -> Iterator[float]:
+        """All that is to be seen."""
+        yield from (value for value in (self.length, self.mean) if value is not None)
+        yield from (*self.points, *(at for at, _ in self.ticks))
+        if self.mean is not None and self.deviation is not None:
+            yield from (self.mean - self.deviation, self.mean + self.deviation)
+
 
 def row_chart(
     name: str,
@@ -43,30 +51,22 @@ def row_chart(
     x_label: str,
     *,
     percent: bool = False,
-    from_zero: bool = True,
     note: str = "",
     head: Sequence[str] = (),
     rows: Sequence[Sequence[str]] = (),
 ) -> str:
-    """Rows one above the other, each with its name over it: accuracies of methods, or bounds of attacks."""
-    values = [
-        value
-        for bar in bars
-        for value in (
-            bar.length, bar.mean, *bar.points, *(at for at, _ in bar.ticks),
-            *((bar.mean - bar.deviation, bar.mean + bar.deviation)
-              if bar.mean is not None and bar.deviation is not None else ()),
-        )
-        if value is not None and math.isfinite(value)
-    ]  # fmt: skip
+    """Rows one above the other, each with its name over it: accuracies of methods, or bounds of attacks.
+
+    Shares in ``percent`` are drawn around the values, everything else from zero.
+    """
+    values = [value for bar in bars for value in bar.values() if math.isfinite(value)]
     if not values:
-        return f'<p class="note">{text(name)}: there is no number that could be drawn.</p>'
-    low, high = (0.0 if from_zero else min(values)), max(values)
-    if percent and not from_zero:
-        room = max(0.01, 0.1 * (high - low))
-        low, high = max(0.0, low - room), min(1.0, high + room)
+        return undrawn(name)
+    if percent:
+        room = max(0.01, 0.1 * (max(values) - min(values)))
+        low, high = max(0.0, min(values) - room), min(1.0, max(values) + room)
     else:
-        high *= 1.04
+        low, high = 0.0, max(values) * 1.04
     across = Axis(*apart(low, high), 12, WIDTH - RIGHT)
     tall = 40
     bottom = 8 + tall * len(bars)
@@ -123,11 +123,8 @@ def stacked_bar(name: str, parts: Sequence[tuple[str, float]]) -> str:
                 f'<text class="inside" x="{x + wide / 2:.1f}" y="18" text-anchor="middle">{share(value / total)}</text>'
             )
         x += wide
-    names = legend(
-        [(f"{label} ({share(value / total)})", place) for place, (label, value) in enumerate(parts)],
-        areas=True,
-    )
-    return as_figure(name, svg(name, drawn, height=26), names)
+    names = [(f"{label} ({share(value / total)})", place) for place, (label, value) in enumerate(parts)]
+    return as_figure(name, svg(name, drawn, height=26), legend(names, areas=True))
 
 
 def clipped(words: str, most: int) -> str:

@@ -22,7 +22,7 @@ def card(run: RunFacts, cost: Spent, verdict: Verdict) -> dict[str, Any]:
     """The card as plain data. It claims what the report claims: nothing, where the run was not verified."""
     claims = run.state in ("verified", "unfinished") and not run.makes_no_claim and verdict.kind != "bad"
     result = final(run)
-    stated, plan = run.certificate or {}, run.plan
+    stated, plan = run.stated, run.plan
     return {
         "saltflat_card": FORMAT,
         "run": run.name,
@@ -53,7 +53,7 @@ def card(run: RunFacts, cost: Spent, verdict: Verdict) -> dict[str, Any]:
         "not_covered": not_covered(run),
         "audit": None if run.audit is None else {
             "passed": run.audit.passed,
-            "of_this_plan": run.audit.is_of(run.method, cost.training, cost.training_delta),
+            "of_this_plan": cost.is_audited(run),
             "epsilon_lower_bounds": {bound.attack: plain_figure(bound.lower) for bound in run.audit.bounds},
         },
         "plan_hash": None if plan is None else plan.hash,
@@ -100,23 +100,14 @@ def card_markdown(data: dict[str, Any]) -> str:
         value = "no number" if result["value"] is None else f"{result['value']:.4g}"
         lines += _rows(("result", "value", "weights", "covered"),
                        [(result["measure"], value, result["weights"], result["covered"])])  # fmt: skip
-    lines += [
-        "## What it means for a person in the data",
-        "",
-        *(f"{plain(words)}\n" for words in data["meaning"]),
-    ]
+    lines += ["## What it means for a person in the data", ""]
+    lines += [f"{plain(words)}\n" for words in data["meaning"]]
     lines += ["## What is not covered", "", *(f"- {plain(item)}" for item in data["not_covered"]), ""]
     if (audit := data["audit"]) is not None and audit["of_this_plan"]:
-        lines += [
-            "## Audit",
-            "",
-            "Nothing was caught." if audit["passed"] else "**The audit caught a fault.**",
-            "",
-        ]
-        lines += [
-            f"- {plain(name)}: ε is at least {value}" for name, value in audit["epsilon_lower_bounds"].items()
-        ]
-        lines += [""]
+        bounds = audit["epsilon_lower_bounds"].items()
+        caught = "Nothing was caught." if audit["passed"] else "**The audit caught a fault.**"
+        lines += ["## Audit", "", caught, ""]
+        lines += [*(f"- {plain(name)}: ε is at least {value}" for name, value in bounds), ""]
     lines += [
         "## How to check it",
         "",
@@ -133,22 +124,8 @@ def _front_matter(data: dict[str, Any]) -> list[str]:
     lines = ["---", "library_name: saltflat", f"tags: {_yaml(tags)}"]
     if data["data"] is not None:
         lines.append(f"datasets: {_yaml([data['data']])}")
-    lines += [
-        "privacy:",
-        *(
-            f"  {key}: {_yaml(data[key])}"
-            for key in (
-                "epsilon",
-                "delta",
-                "unit",
-                "relation",
-                "private",
-                "verified",
-                "state",
-                "certificate_sha256",
-            )
-        ),
-    ]
+    told = ("epsilon", "delta", "unit", "relation", "private", "verified", "state", "certificate_sha256")
+    lines += ["privacy:", *(f"  {key}: {_yaml(data[key])}" for key in told)]
     if result is not None and result["value"] is not None:
         name = data["model"] or data["run"]
         lines += [

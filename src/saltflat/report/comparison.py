@@ -18,6 +18,11 @@ def final_accuracy(summary: Mapping[str, Any]) -> float:
     return float("nan") if value is None else float(value)
 
 
+def deviation_of(values: Sequence[float]) -> float | None:
+    """Between runs; None for a single one."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
 def summarise(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """One row a method: mean, deviation, error reduction against the first, and how steady the end was."""
     rows: list[dict[str, Any]] = []
@@ -32,7 +37,7 @@ def summarise(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[s
             {
                 "method": method,
                 "accuracy": mean,
-                "deviation": statistics.stdev(values) if len(values) > 1 else None,
+                "deviation": deviation_of(values),
                 "error_reduction": (mean - first) / (1 - first) if first < 1 else 0.0,
                 "last_iterates_variance": statistics.fmean(steady) if steady else None,
                 "runs": values,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +11,10 @@ from saltflat.record.ledger import Ledger
 from saltflat.record.markup import table, text
 from saltflat.report.bars import Bar, row_chart
 from saltflat.report.comparison import summarise
+from saltflat.report.contest import contest
 from saltflat.report.figures import Chart, Series, claimed, line_chart, number, scrolled, share
 from saltflat.report.groups import Group, Place, figure_in, final, measure_of
 from saltflat.report.spent import MOST_POINTS
-from saltflat.report.verdict import verdict
 
 
 def curves(groups: Sequence[Group]) -> list[str]:
@@ -51,9 +50,7 @@ def curves(groups: Sequence[Group]) -> list[str]:
     paid = [(name, places) for name, places in paid if any(math.isfinite(p.epsilon or 0) for p in places)]
     if paid:
         note = "ε is computed from the ledger's releases up to each evaluation. Stopping there would not earn it: "
-        if any(
-            (run.certificate or {}).get("selection") is not None for group in groups for run in group.runs
-        ):
+        if any(run.stated.get("selection") is not None for group in groups for run in group.runs):
             note = f"A ledger holds the chosen trial alone; the verdict's ε is for all trials and the choice. {note}"
         second = _chart(
             measure, "ε", paid, note + "only a number of steps that was declared beforehand does.", single
@@ -106,19 +103,15 @@ def private_evaluations(name: str, record: Ledger | None) -> list[str]:
     """Accuracies that were released with noise: these are covered, each by its own ε."""
     if record is None:
         return []
-    rows, opened = [], None
+    found: list[tuple[dict[str, Any], dict[str, Any] | None]] = []  # each as it was opened, and its result
     for entry in record.entries:
         if entry["kind"] == "evaluation":
-            if opened is not None:
-                rows.append(_evaluation(opened, None))
-            opened = entry
-        elif entry["kind"] == "result" and opened is not None:
-            rows.append(_evaluation(opened, entry))
-            opened = None
-    if opened is not None:
-        rows.append(_evaluation(opened, None))
-    if not rows:
+            found.append((entry, None))
+        elif entry["kind"] == "result" and found and found[-1][1] is None:
+            found[-1] = (found[-1][0], entry)
+    if not found:
         return []
+    rows = [_evaluation(*each) for each in found]
     head = ("released with noise", "accuracy", "exact one between (95 %)", "ε", "δ")
     return [
         f"<h3>Accuracy on private rows{text(name)}</h3>",
@@ -131,25 +124,15 @@ def _evaluation(opened: dict[str, Any], result: dict[str, Any] | None) -> tuple[
     def shown(value: Any) -> str:
         return number(float(value)) if is_number(value) else "–"
 
-    number_of = f"evaluation {opened.get('entry')}"
-    if result is None:
-        return (
-            number_of,
-            "cut off before it was shown; counts all the same",
-            "–",
-            shown(opened.get("epsilon")),
-            shown(opened.get("delta")),
-        )
-    interval: Any = result.get("interval")
-    accuracy: Any = result.get("accuracy")
-    known = isinstance(interval, list) and len(interval) == 2 and all(is_number(value) for value in interval)
-    return (
-        number_of,
-        share(float(accuracy)) if is_number(accuracy) else "–",
-        f"{share(interval[0])} and {share(interval[1])}" if known else "–",
-        shown(opened.get("epsilon")),
-        shown(opened.get("delta")),
-    )
+    accuracy, between = "cut off before it was shown; counts all the same", "–"
+    if result is not None:
+        value: Any = result.get("accuracy")
+        interval = result.get("interval")
+        accuracy = share(float(value)) if is_number(value) else "–"
+        if isinstance(interval, list) and len(interval) == 2 and all(map(is_number, interval)):
+            between = f"{share(interval[0])} and {share(interval[1])}"
+    cost = (shown(opened.get("epsilon")), shown(opened.get("delta")))
+    return (f"evaluation {opened.get('entry')}", accuracy, between, *cost)
 
 
 def standings(groups: Sequence[Group]) -> dict[str, list[float]]:
@@ -169,7 +152,7 @@ def standings(groups: Sequence[Group]) -> dict[str, list[float]]:
 def who_won(groups: Sequence[Group]) -> str | None:
     """One sentence on the comparison, if there is one to make."""
     found = standings(groups)
-    return str(verdict(found)) if len(found) > 1 else None
+    return str(contest(found)) if len(found) > 1 else None
 
 
 def comparison(groups: Sequence[Group]) -> list[str]:
@@ -179,18 +162,9 @@ def comparison(groups: Sequence[Group]) -> list[str]:
         return ["<p>There is nothing to compare: no run that is finished and whole has an accuracy.</p>"]
     by_label = {group.label: group for group in groups}
     rows = summarise({label: [*_summaries(by_label[label])] for label in found})
-    head = (
-        "method",
-        "accuracy",
-        "deviation",
-        "runs",
-        "error reduction",
-        "variance, last epochs",
-        "ε",
-        "steps",
-        "seconds",
-    )
-    cells, bars = [], []
+    head = ("method", "accuracy", "deviation", "runs", "error reduction", "variance, last epochs", "ε", "steps",
+            "seconds")  # fmt: skip
+    cells, bars, single = [], [], []
     for style, row in enumerate(rows):
         deviation, steady = row["deviation"], row["last_iterates_variance"]
         epsilon = by_label[row["method"]].epsilon
@@ -206,36 +180,24 @@ def comparison(groups: Sequence[Group]) -> list[str]:
         bars.append(
             Bar(row["method"], points=row["runs"], mean=row["accuracy"], deviation=deviation, style=style)
         )
-    baseline = rows[0]["method"]
-    words = [f"<p>{text(sentence)}</p>"] if (sentence := who_won(groups)) is not None else []
-    parts = [
-        *words,
+        apart = "–" if deviation is None else f"{100 * deviation:.2f}"
+        values = ", ".join(share(value, 2) for value in row["runs"])
+        single.append((text(row["method"]), share(row["accuracy"], 2), apart, values))
+    left_out = [run.name for group in groups for run in group.runs if run not in group.sound]
+    return [
+        *([f"<p>{text(sentence)}</p>"] if (sentence := who_won(groups)) is not None else []),
         scrolled(table(head, cells), "Comparison of methods"),
         '<p class="note">Each accuracy is that of the last iterate, or of the average where the method averages; '
         "never that of the best epoch. Deviation: between runs, in points of percent. Error reduction: against "
-        f"{text(baseline)}. "
-        "Variance: of the last five evaluations, in points².</p>",
+        f"{text(rows[0]['method'])}. Variance: of the last five evaluations, in points².</p>",
+        *([f"<p>Left out of the comparison, because they are unfinished, damaged or were not evaluated: "
+           f"{text(', '.join(left_out))}.</p>"] if left_out else []),
         row_chart(
             "Accuracy of each run, with mean and deviation of each method", bars, "accuracy, %", percent=True,
-            from_zero=False,
             note="Points: single runs. Upright line: their mean. Level line: one deviation to each side.",
-            head=("method", "mean", "deviation", "single runs"),
-            rows=[
-                (text(row["method"]), share(row["accuracy"], 2),
-                 "–" if row["deviation"] is None else f"{100 * row['deviation']:.2f}",
-                 ", ".join(share(value, 2) for value in row["runs"]))
-                for row in rows
-            ],
+            head=("method", "mean", "deviation", "single runs"), rows=single,
         ),
     ]  # fmt: skip
-    left_out = [run.name for group in groups for run in group.runs if run not in group.sound]
-    if left_out:
-        parts.insert(
-            -1,
-            f"<p>Left out of the comparison, because they are unfinished, damaged or were not evaluated: "
-            f"{text(', '.join(left_out))}.</p>",
-        )
-    return parts
 
 
 def _summaries(group: Group) -> list[dict[str, Any]]:
@@ -250,8 +212,3 @@ def _summaries(group: Group) -> list[dict[str, Any]]:
              "epsilon": group.epsilon, "steps": group.plan.steps, "seconds": run.seconds or 0.0}
         )  # fmt: skip
     return found
-
-
-def deviation_of(values: Sequence[float]) -> float | None:
-    """Between runs; None for a single one."""
-    return statistics.stdev(values) if len(values) > 1 else None

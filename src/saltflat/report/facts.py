@@ -56,15 +56,24 @@ class RunFacts:
         return self.path.name or str(self.path)
 
     @property
+    def stated(self) -> dict[str, Any]:
+        """What the certificate states: nothing, where there is none that can be read."""
+        return self.certificate or {}
+
+    @property
+    def opened(self) -> dict[str, Any]:
+        """The first entry of the ledger, if it has one."""
+        return self.ledger.entries[0] if self.ledger is not None and self.ledger.entries else {}
+
+    @property
     def is_seeded(self) -> bool:
         """Whether the noise can be predicted, by the ledger or the certificate."""
-        opened = self.ledger.entries[0] if self.ledger is not None and self.ledger.entries else {}
-        return opened.get("seeded") is True or (self.certificate or {}).get("seeded") is True
+        return self.opened.get("seeded") is True or self.stated.get("seeded") is True
 
     @property
     def is_finished(self) -> bool:
         """Whether there is a certificate, and it says that the plan came to its end."""
-        return (self.certificate or {}).get("finished") is True
+        return self.stated.get("finished") is True
 
     @property
     def state(self) -> State:
@@ -94,9 +103,7 @@ class RunFacts:
     @property
     def method(self) -> str:
         """By the plan, or else by the certificate."""
-        if self.plan is not None:
-            return self.plan.method
-        return str((self.certificate or {}).get("method", "unknown"))
+        return str(self.stated.get("method", "unknown")) if self.plan is None else self.plan.method
 
     def told(self, word: str) -> str | None:
         """A text that whoever started the run stored beside it, such as the name of the data."""
@@ -143,14 +150,8 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     """The run folders that are meant: these themselves, or those inside a folder of runs, in order of their names."""
     found: list[Path] = []
     for path in paths:
-        if any((path / name).exists() for name in A_RUN):
-            inside = [path]
-        elif path.is_dir():
-            inside = sorted(
-                p for p in path.iterdir() if p.is_dir() and any((p / name).exists() for name in A_RUN)
-            )
-        else:
-            inside = []
+        around = path.iterdir() if path.is_dir() else ()
+        inside = [path] if _is_run(path) else sorted(p for p in around if _is_run(p))
         if not inside:
             raise InputError(
                 "run", str(path), "a run folder, or a folder of runs", problem="holds no run",
@@ -158,6 +159,10 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
             )  # fmt: skip
         found += [p for p in inside if p.resolve() not in {other.resolve() for other in found}]
     return found
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and any((path / name).exists() for name in A_RUN)
 
 
 def _attempt(read: Callable[[], T]) -> T | None:

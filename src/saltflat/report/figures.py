@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from saltflat.record.markup import table, text
 
@@ -44,11 +44,10 @@ class Chart:
     marks: Sequence[tuple[float, str]] = ()
     percent: bool = False
     log_y: bool = False
-    from_zero: bool = True
     whole_x: bool = False
     note: str = ""
-    head: Sequence[str] = field(default=())
-    rows: Sequence[Sequence[str]] = field(default=())
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True)
@@ -106,11 +105,8 @@ def number(value: float, digits: int = 4) -> str:
     """
     if value != value:
         return "–"
-    return (
-        ("−" if value < 0 else "") + "infinite"
-        if math.isinf(value)
-        else f"{value:.{digits}g}".replace("-", "−")
-    )
+    shown = f"{value:.{digits}g}".replace("inf", "infinite")
+    return shown.replace("-", "−")
 
 
 def claimed(value: float) -> str:
@@ -133,13 +129,9 @@ def share(value: float, digits: int = 1) -> str:
 def _finite(series: Series) -> Series:
     """The points that can be drawn, each with its band."""
     bands = series.band or [(math.nan, math.nan)] * len(series.points)
-    pairs = [(p, b) for p, b in zip(series.points, bands) if math.isfinite(p[0]) and math.isfinite(p[1])]
-    band = (
-        [b for _, b in pairs]
-        if all(math.isfinite(low) and math.isfinite(high) for _, (low, high) in pairs)
-        else []
-    )
-    return Series(series.name, [p for p, _ in pairs], band, series.style)
+    pairs = [(p, b) for p, b in zip(series.points, bands) if all(map(math.isfinite, p))]
+    whole = all(math.isfinite(end) for _, band in pairs for end in band)
+    return Series(series.name, [p for p, _ in pairs], [b for _, b in pairs] if whole else [], series.style)
 
 
 def line_chart(chart: Chart) -> str:
@@ -147,7 +139,7 @@ def line_chart(chart: Chart) -> str:
     drawn = [_finite(s) for s in chart.series]
     drawn = [s for s in drawn if s.points and (not chart.log_y or any(y > 0 for _, y in s.points))]
     if not drawn:
-        return f'<p class="note">{text(chart.name)}: there is no number that could be drawn.</p>'
+        return undrawn(chart.name)
     if chart.log_y:
         drawn = [Series(s.name, [p for p in s.points if p[1] > 0], (), s.style) for s in drawn]
     xs, ys = _extents(chart, drawn)
@@ -160,7 +152,13 @@ def line_chart(chart: Chart) -> str:
             parts.append(_mark(across(x), word))
     for series in drawn:
         parts += _line(series, across, up)
-    return as_figure(chart.name, svg(chart.name, parts), _legend(drawn), chart.note, chart.head, chart.rows)
+    names = legend([(s.name, s.style) for s in drawn])
+    return as_figure(chart.name, svg(chart.name, parts), names, chart.note, chart.head, chart.rows)
+
+
+def undrawn(name: str) -> str:
+    """What stands in the place of a figure without numbers."""
+    return f'<p class="note">{text(name)}: there is no number that could be drawn.</p>'
 
 
 def _extents(chart: Chart, drawn: Sequence[Series]) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -173,13 +171,13 @@ def _extents(chart: Chart, drawn: Sequence[Series]) -> tuple[tuple[float, float]
     if chart.percent:
         # whole steps of ten percent around the data, so that curves are neither flattened nor blown up
         low, high = math.floor(10 * low) / 10, min(1.0, math.ceil(10 * high) / 10)
-    elif chart.from_zero and 0 <= low < 0.5 * high:
+    elif 0 <= low < 0.5 * high:
         low = 0.0
     else:
         low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
     if chart.whole_x:
         return apart(min(xs), max(xs)), apart(low, high)
-    start = 0.0 if chart.from_zero and 0 <= min(xs) < 0.5 * max(xs) else min(xs)
+    start = 0.0 if 0 <= min(xs) < 0.5 * max(xs) else min(xs)
     return _to_tick(*apart(start, max(xs))), apart(low, high)
 
 
@@ -259,24 +257,18 @@ def marker(x: float, y: float, style: int, size: float = 2.6) -> str:
     if form == 0:
         return f'<circle class="dot {name}" cx="{x:.1f}" cy="{y:.1f}" r="{size}"/>'
     if form == 1:
-        side = 2 * size
-        return (
-            f'<rect class="dot {name}" x="{x - size:.1f}" y="{y - size:.1f}" width="{side}" height="{side}"/>'
-        )
+        corner, side = f'x="{x - size:.1f}" y="{y - size:.1f}"', 2 * size
+        return f'<rect class="dot {name}" {corner} width="{side}" height="{side}"/>'
     reach = size * 1.35
     corners = {2: ((0, -1), (1, 0), (0, 1), (-1, 0)), 3: ((0, -1), (0.95, 0.75), (-0.95, 0.75))}[form]
     points = " ".join(f"{x + a * reach:.1f},{y + b * reach:.1f}" for a, b in corners)
     return f'<polygon class="dot {name}" points="{points}"/>'
 
 
-def _legend(series: Sequence[Series]) -> str:
-    if len(series) < 2:
-        return ""
-    return legend([(s.name, s.style) for s in series])
-
-
 def legend(entries: Sequence[tuple[str, int]], *, areas: bool = False) -> str:
-    """Names with the line and point, or the area, that stand for them."""
+    """Names with the line and point, or the area, that stand for them; nothing where there is but one."""
+    if len(entries) < 2:
+        return ""
     items = []
     for name, style in entries:
         line = f'<line class="line s{style % STYLES}" x1="1" x2="25" y1="5" y2="5"/>{marker(13, 5, style)}'

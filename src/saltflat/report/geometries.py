@@ -79,7 +79,7 @@ def read_geometry(path: Path) -> Geometry:
 
 def _geometry(data: dict[str, Any]) -> Geometry:
     about = data["data"]
-    trace = data.get("trace") or {}
+    trace, norms = data.get("trace") or {}, data.get("gradient_norms") or {}
     return Geometry(
         str(about["name"]),
         str(about["split"]),
@@ -95,9 +95,9 @@ def _geometry(data: dict[str, Any]) -> Geometry:
         _curve(data.get("density"), "eigenvalue", "density"),
         _map(data.get("landscape")),
         _curve(data.get("wideness"), "distance", "loss", "spread"),
-        tuple((str(key), _shown(value)) for key, value in (data.get("gradient_norms") or {}).items()),
-        _histogram(data.get("gradient_norms") or {}),
-        _number((data.get("gradient_norms") or {}).get("clip_norm")),
+        tuple((str(key), _shown(value)) for key, value in norms.items()),
+        _histogram(norms),
+        _number(norms.get("clip_norm")),
     )
 
 
@@ -142,11 +142,8 @@ def _map(data: Any) -> tuple[tuple[float, ...], tuple[float, ...], tuple[tuple[f
         return None
     alpha, beta = _list(data["alpha"]), _list(data["beta"])
     loss = tuple(_list(row) for row in data["loss"])
-    if (
-        len(loss) != len(alpha)
-        or any(len(row) != len(beta) for row in loss)
-        or max(len(alpha), len(beta)) > MOST
-    ):
+    whole = len(loss) == len(alpha) and all(len(row) == len(beta) for row in loss)
+    if not whole or max(len(alpha), len(beta)) > MOST:
         raise ValueError("landscape is no table of loss over alpha and beta")
     if any(not a < b for line in (alpha, beta) for a, b in pairwise(line)):
         raise ValueError("alpha and beta of a landscape must grow")
@@ -179,9 +176,7 @@ def geometry_section(runs: Sequence[tuple[str, str, Geometry | None]], shown: Se
     parts = [
         "<p>How sharp is the minimum that was found? λ is an eigenvalue of the Hessian of the loss: how fast the loss "
         "bends along a direction. A flat minimum, with small λ, bears the noise of private training better.</p>",
-        scrolled(
-            table(_HEAD, [_row(name, found) for name, found in known], words=(6,)), "Geometry in numbers"
-        ),
+        scrolled(table(_HEAD, [_row(*each) for each in known], words=(6,)), "Geometry in numbers"),
     ]
     if missing:
         parts.append(
@@ -204,11 +199,9 @@ def _row(name: str, found: Geometry) -> tuple[str, ...]:
     def shown(value: float | None) -> str:
         return "–" if value is None else number(value)
 
-    trace = shown(found.trace) + (
-        f" ± {number(found.trace_error, 2)}" if found.trace_error is not None else ""
-    )
+    error = "" if found.trace_error is None else f" ± {number(found.trace_error, 2)}"
     return (
-        text(name), shown(found.lambda_max), shown(found.lambda_ratio), trace, shown(found.loss),
+        text(name), shown(found.lambda_max), shown(found.lambda_ratio), shown(found.trace) + error, shown(found.loss),
         "–" if found.accuracy is None else share(found.accuracy), text(found.label),
     )  # fmt: skip
 
@@ -236,8 +229,7 @@ def _lines(drawn: Sequence[tuple[str, Geometry]]) -> list[str]:
         charts.append(
             Chart(
                 "Density of the Hessian's eigenvalues", "eigenvalue λ", "density (log scale)", _series(densities),
-                log_y=True, from_zero=False,
-                note="Most directions lie near zero; those far to the right are the sharp ones.",
+                log_y=True, note="Most directions lie near zero; those far to the right are the sharp ones.",
                 head=("run", "eigenvalue", "density"), rows=_rows(densities),
             )
         )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 from saltflat.errors import is_number
 from saltflat.plan import Plan
 from saltflat.report.facts import RunFacts
+from saltflat.report.figures import number, share
 from saltflat.report.spent import Spent, spent_at, thinned
 
 BASELINE = "dp-sgd"
@@ -24,6 +25,15 @@ class Final:
     value: float
     averaged: bool
     label: str
+
+    def shown(self, digits: int = 1) -> str:
+        """An accuracy in percent, a loss as it is."""
+        return share(self.value, digits) if self.measure == "accuracy" else number(self.value)
+
+    @property
+    def weights(self) -> str:
+        """Which ones it is of."""
+        return "averaged weights" if self.averaged else "last iterate"
 
 
 @dataclass(frozen=True)

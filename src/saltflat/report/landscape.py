@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from saltflat.record.markup import text
-from saltflat.report.figures import Axis, as_figure, number, svg, tick, ticks
+from saltflat.report.figures import Axis, as_figure, number, svg, tick, ticks, undrawn
 
 SIDE = 300
 LEFT, TOP, KEY = 56, 28, 52
@@ -46,11 +46,11 @@ def landscape(
     """A figure of ``loss[i][j]`` at ``alpha[i]``, ``beta[j]``; values that are no numbers are left blank."""
     found = [value for row in loss for value in row if math.isfinite(value)]
     if not found or len(alpha) < 2 or len(beta) < 2:
-        return f'<p class="note">{text(name)}: there is no number that could be drawn.</p>'
-    levels, grown = scale.levels, scale.grown
-    across, up = _axis(alpha, LEFT, LEFT + SIDE), _axis(beta, TOP + SIDE, TOP)
-    parts = [*_cells(alpha, beta, loss, levels, across, up)]
-    for level in levels if scale.high > scale.low else ():
+        return undrawn(name)
+    across = Axis(min(alpha), max(alpha), LEFT, LEFT + SIDE)
+    up = Axis(min(beta), max(beta), TOP + SIDE, TOP)
+    parts = [*_cells(alpha, beta, loss, scale.levels, across, up)]
+    for level in scale.levels if scale.high > scale.low else ():
         path = "".join(
             f"M{across(a[0]):.1f} {up(a[1]):.1f}L{across(b[0]):.1f} {up(b[1]):.1f}"
             for a, b in contour(alpha, beta, loss, level)
@@ -58,37 +58,26 @@ def landscape(
         if path:
             parts.append(f'<path class="contour" d="{path}"/>')
     parts += [*_frame(across, up), *_key(scale)]
-    width = LEFT + SIDE + KEY + 62
-    rows = [
-        (tick(b), *(number(row[place], 3) for row in loss))
-        for place, b in reversed(list(enumerate(beta)))
-    ] if len(alpha) <= 13 and len(beta) <= 31 else _some(alpha, beta, loss)  # fmt: skip
-    head = ("β \\ α", *(tick(round(a, 6)) for a in alpha)) if len(alpha) <= 13 and len(beta) <= 31 else _HEAD
-    steps = "Each shade is the same factor of loss." if grown else "Each shade is the same step of loss."
-    return as_figure(
-        name, svg(name, parts, width=width, height=TOP + SIDE + 42), "", f"{note} {steps}".strip(), head, rows
-    )
+    picture = svg(name, parts, width=LEFT + SIDE + KEY + 62, height=TOP + SIDE + 42)
+    words = f"{note} Each shade is the same {'factor' if scale.grown else 'step'} of loss.".strip()
+    return as_figure(name, picture, "", words, *_numbers(alpha, beta, loss))
 
 
-_HEAD = ("where", "loss")
-
-
-def _some(alpha: Sequence[float], beta: Sequence[float], loss: Grid) -> list[tuple[str, str]]:
-    """A large map in a few numbers: the two lines through the middle."""
+def _numbers(
+    alpha: Sequence[float], beta: Sequence[float], loss: Grid
+) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """The map as a table; a large one in a few numbers, the two lines through the middle."""
+    if len(alpha) <= 13 and len(beta) <= 31:
+        rows: list[Sequence[str]] = [
+            (tick(b), *(number(row[place], 3) for row in loss)) for place, b in reversed([*enumerate(beta)])
+        ]
+        return ("β \\ α", *(tick(round(a, 6)) for a in alpha)), rows
     i, j = len(alpha) // 2, len(beta) // 2
-    first = [
-        (f"α = {tick(round(a, 6))}, β = {tick(round(beta[j], 6))}", number(loss[k][j]))
-        for k, a in enumerate(alpha)
+    places = [(k, j) for k in range(len(alpha))] + [(i, k) for k in range(len(beta))]
+    return ("where", "loss"), [
+        (f"α = {tick(round(alpha[k], 6))}, β = {tick(round(beta[m], 6))}", number(loss[k][m]))
+        for k, m in places
     ]
-    second = [
-        (f"α = {tick(round(alpha[i], 6))}, β = {tick(round(b, 6))}", number(loss[i][k]))
-        for k, b in enumerate(beta)
-    ]
-    return [*first, *second]
-
-
-def _axis(places: Sequence[float], start: float, end: float) -> Axis:
-    return Axis(min(places), max(places), start, end)
 
 
 def _edges(places: Sequence[float]) -> list[float]:

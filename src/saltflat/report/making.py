@@ -69,11 +69,10 @@ class Report:
 
 def make_report(
     runs: Any,
-    out: str | Path | None = None,
-    *,
-    cards: Sequence[str | Path] = (),
-    audit: str | Path | None = None,
-    accept: Sequence[Accept] = (),
+    out: str | Path | None,
+    cards: Sequence[str | Path],
+    audit: str | Path | None,
+    accept: Sequence[Accept],
 ) -> Report:
     """What `saltflat.report` does; see there."""
     folders = run_folders([_folder(run) for run in (runs if isinstance(runs, list | tuple) else [runs])])

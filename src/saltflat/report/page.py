@@ -12,7 +12,8 @@ from saltflat.record.markup import bullets, document, table, text
 from saltflat.record.page import body_of
 from saltflat.report.audits import audit_section
 from saltflat.report.bars import stacked_bar
-from saltflat.report.curves import comparison, curves, deviation_of, private_evaluations, standings
+from saltflat.report.comparison import deviation_of
+from saltflat.report.curves import comparison, curves, private_evaluations, standings
 from saltflat.report.facts import RunFacts
 from saltflat.report.figures import claimed, number, scrolled, share
 from saltflat.report.geometries import geometry_section
@@ -21,14 +22,6 @@ from saltflat.report.repeat import command, python
 from saltflat.report.spent import Spent
 from saltflat.report.style import STYLE
 from saltflat.report.words import Verdict, belief_rows, meaning, not_covered, seen_together
-
-_WORDS = {
-    "passed": "passed",
-    "failed": "FAILED",
-    "not tried": "not tried",
-    "accepted": "accepted",
-    "noted": "noted",
-}
 
 
 def page(
@@ -111,42 +104,24 @@ def _box(verdict: Verdict) -> str:
 
 def _tiles(runs: Sequence[RunFacts], costs: Sequence[Spent], groups: Sequence[Group]) -> list[str]:
     """The few numbers that one looks for first."""
+    tiles = []
     if len(runs) > 1:
-        results = standings(groups)
-        tiles = [
-            (
-                label, share(math.fsum(values) / len(values)),
-                "one run" if (spread := deviation_of(values)) is None
-                else f"± {100 * spread:.2f} between {len(values)} runs",
-            )
-            for label, values in results.items()
-        ]  # fmt: skip
+        for label, values in standings(groups).items():
+            spread = deviation_of(values)
+            said = "one run" if spread is None else f"± {100 * spread:.2f} between {len(values)} runs"
+            tiles.append((label, share(math.fsum(values) / len(values)), said))
         return [_tile_list(tiles)] if tiles else []
     run, cost, result = runs[0], costs[0], final(runs[0])
-    tiles = []
     if result is not None:
-        value = share(result.value) if result.measure == "accuracy" else number(result.value)
         label = f"{result.label} by ε" if result.label else "on public rows"
-        tiles.append(
-            (
-                result.measure.capitalize(),
-                value,
-                f"{'averaged weights' if result.averaged else 'last iterate'}, {label}",
-            )
-        )
+        tiles.append((result.measure.capitalize(), result.shown(), f"{result.weights}, {label}"))
     elif (noisy := released(run)) is not None:
         tiles.append(("Accuracy", share(noisy), "on private rows, with noise: covered by ε"))
     if run.state == "damaged":
         tiles.append(("ε", "no claim", "the run was not verified"))
     elif cost.epsilon is not None and cost.delta is not None:
-        infinite = math.isinf(cost.epsilon)
-        tiles.append(
-            (
-                "ε",
-                claimed(cost.epsilon),
-                "not private" if infinite else "smaller is more private; 0 tells nothing",
-            )
-        )
+        said = "not private" if math.isinf(cost.epsilon) else "smaller is more private; 0 tells nothing"
+        tiles.append(("ε", claimed(cost.epsilon), said))
         tiles.append(("δ", claimed(cost.delta), f"about one in {1 / cost.delta:,.0f}"))
     if run.plan is not None:
         recorded = 0 if run.ledger is None else run.ledger.releases
@@ -163,26 +138,19 @@ def _overview(runs: Sequence[RunFacts], costs: Sequence[Spent], verdicts: Sequen
     rows = []
     for run, cost, verdict in zip(runs, costs, verdicts):
         result = final(run)
-        value = (
-            "–"
-            if result is None
-            else share(result.value, 2)
-            if result.measure == "accuracy"
-            else number(result.value)
-        )
         claims = run.state != "damaged" and cost.epsilon is not None
         state = verdict.title.partition(":")[0]
         mark = "passed" if verdict.kind == "good" else "failed"
         rows.append(
             (
-                text(run.name), text(run.method), f'<span class="{mark}">{text(state)}</span>', value,
+                text(run.name), text(run.method), f'<span class="{mark}">{text(state)}</span>',
+                "–" if result is None else result.shown(2),
                 claimed(cost.epsilon) if claims and cost.epsilon is not None else "no claim",
                 claimed(cost.delta) if claims and cost.delta is not None else "–",
             )
         )  # fmt: skip
-    content = scrolled(
-        table(("run", "method", "verification", "result", "ε", "δ"), rows, words=(1, 2)), "All runs"
-    )
+    head = ("run", "method", "verification", "result", "ε", "δ")
+    content = scrolled(table(head, rows, words=(1, 2)), "All runs")
     opened = " open" if len(runs) <= 12 else ""
     return f"<details{opened}><summary>All {len(runs)} runs</summary>{content}</details>"
 
@@ -207,9 +175,7 @@ def _phases(groups: Sequence[Group]) -> list[str]:
     notes: dict[str, list[str]] = {}
     for group in groups:
         plan = group.plan
-        costs = shares(
-            [plan.sampling.event(plan.effective_noise(phase), phase.steps) for phase in plan.phases]
-        )
+        costs = shares([plan.sampling.event(plan.effective_noise(p), p.steps) for p in plan.phases])
         names = [phase.name or f"phase {place}" for place, phase in enumerate(plan.phases, start=1)]
         for name, phase, cost in zip(names, plan.phases, costs):
             rows.append(
@@ -242,24 +208,21 @@ def _phases(groups: Sequence[Group]) -> list[str]:
 
 def _geometry(runs: Sequence[RunFacts], groups: Sequence[Group]) -> list[str]:
     """All runs in numbers; of each method the first one that was measured in pictures."""
-    first = [next((run.name for run in group.runs if run.geometry is not None), None) for group in groups]
-    shown = [name for name in first if name is not None] or [
-        run.name for run in runs if run.geometry is not None
-    ][:1]
+    measured = [[run.name for run in group.runs if run.geometry is not None] for group in groups]
+    shown = [names[0] for names in measured if names]
+    shown = shown or [run.name for run in runs if run.geometry is not None][:1]
     return geometry_section([(run.name, str(run.path), run.geometry) for run in runs], shown)
 
 
 def _audits(runs: Sequence[RunFacts], costs: Sequence[Spent]) -> list[str]:
-    single = len(runs) == 1
     audited = [(run, cost) for run, cost in zip(runs, costs) if run.audit is not None]
     if not audited:
         return audit_section(None, True, f"saltflat audit {runs[0].path} --json > {runs[0].path}/audit.json")
     parts = []
     for run, cost in audited:
-        assert run.audit is not None
-        if not single:
+        if len(runs) > 1:
             parts.append(f"<h3>{text(run.name)}</h3>")
-        parts += audit_section(run.audit, run.audit.is_of(run.method, cost.training, cost.training_delta), "")
+        parts += audit_section(run.audit, cost.is_audited(run), "")
     return parts
 
 
@@ -277,14 +240,12 @@ def _certificates(runs: Sequence[RunFacts], verdicts: Sequence[Verdict]) -> list
 
 
 def _checks(run: RunFacts, opened: bool) -> str:
-    rows = [
-        (
-            text(f.name),
-            f'<span class="{"failed" if f.status in ("failed", "not tried") else "passed"}">{_WORDS[f.status]}</span>',
-            text(f.means) + "".join(f"<br><small>{text(said)}</small>" for said in f.found),
-        )
-        for f in run.verification.findings
-    ]
+    rows = []
+    for f in run.verification.findings:
+        mark = "failed" if f.status in ("failed", "not tried") else "passed"
+        said = "FAILED" if f.status == "failed" else f.status
+        found = "".join(f"<br><small>{text(words)}</small>" for words in f.found)
+        rows.append((text(f.name), f'<span class="{mark}">{said}</span>', text(f.means) + found))
     passed = sum(f.status == "passed" for f in run.verification.findings)
     return (
         f"<details{' open' if opened else ''}><summary>What saltflat verify found: {passed} checks passed</summary>"
@@ -297,45 +258,41 @@ def _certificate(run: RunFacts) -> list[str]:
     if run.certificate is None:
         there = "cannot be read" if run.certificate_is_there else "is not there: the run is not finished"
         return [f"<p>The certificate {there}.</p>"]
-    warning = (
-        ['<p class="failed">This certificate does not hold: the run was not verified.</p>']
-        if run.state == "damaged"
-        else []
-    )
+    warning = '<p class="failed">This certificate does not hold: the run was not verified.</p>'
     body = body_of({key: value for key, value in run.certificate.items() if key not in SEALS})
     # its headings stand below those of this page
     shown = [part.replace("<h2>", "<h4>").replace("</h2>", "</h4>") for part in body[1:]]
-    shown = [
-        scrolled(part, "Part of the certificate") if part.startswith("<table>") else part for part in shown
+    shown = [scrolled(p, "Part of the certificate") if p.startswith("<table>") else p for p in shown]
+    return [
+        *([warning] if run.state == "damaged" else []),
+        f'<div class="certificate">{"".join(shown)}</div>',
     ]
-    return [*warning, f'<div class="certificate">{"".join(shown)}</div>']
 
 
 def _repeat(runs: Sequence[RunFacts], groups: Sequence[Group]) -> list[str]:
     """The command and the plan of each group. Noise is fresh, so numbers will differ a little."""
-    parts = []
     if not groups:
         return ["<p>No plan can be read, so nothing can be repeated.</p>"]
+    parts = []
     for group in groups:
         run = group.runs[0]
         if len(groups) > 1:
             parts.append(f"<h3>{text(group.label)}</h3>")
         if (said := command(run)) is not None:
             parts.append(f"<p>The command:</p><pre>{text(said)}</pre>")
-        if (run.certificate or {}).get("selection") is not None:
+        if run.stated.get("selection") is not None:
             parts.append("<p>These settings were chosen by a tuning; this repeats the chosen run alone.</p>")
         if said is None:
             parts.append(
                 "<p>The run was not started by <code>saltflat train</code>. In Python:</p>"
                 f"<pre>{text(python(run))}</pre>"
             )
-        rows = [
+        parts += [
             f"<p>The plan, whose hash is <code>{text(group.plan.hash)}</code>:</p>",
             f"<pre>{text(group.plan.table())}</pre>",
             "<details><summary>The whole plan as JSON (plan.json)</summary>"
             f"<pre>{text(group.plan.to_json())}</pre></details>",
         ]
-        parts += rows
     parts.append(
         '<p class="note">Noise and sampling are drawn anew each time, and cost their ε again: accuracies will differ a '
         "little, ε will not.</p>"

@@ -33,10 +33,14 @@ class Spent:
     by_ledger: float | None
     evaluations: int = 0
 
+    def is_audited(self, run: RunFacts) -> bool:
+        """Whether the audit beside the run, if there is one, is of its plan."""
+        return run.audit is not None and run.audit.is_of(run.method, self.training, self.training_delta)
+
 
 def spent(run: RunFacts) -> Spent:
     """What the run cost, as much as any of its files shows."""
-    stated: Any = run.plan.budget.delta if run.plan is not None else (run.certificate or {}).get("delta")
+    stated: Any = run.plan.budget.delta if run.plan is not None else run.stated.get("delta")
     delta = float(stated) if is_number(stated) and 0 < stated < 1 else None
     by_ledger = ledger_epsilon(run.ledger, delta)
     found = [by_ledger]

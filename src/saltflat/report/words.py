@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from saltflat.record.certificate import NOT_COVERED, TIER_NOT_COVERED
 from saltflat.report.facts import RunFacts
-from saltflat.report.figures import claimed, number, share
+from saltflat.report.figures import claimed, share
 from saltflat.report.groups import final, released
 from saltflat.report.spent import Spent
 
@@ -59,11 +59,9 @@ def strength(epsilon: float) -> str:
     """The usual words for an ε (the three tiers of Ponomareva et al. 2023, "How to DP-fy ML")."""
     if epsilon <= 1:
         return "a strong formal guarantee"
-    return (
-        "a reasonable guarantee in practice"
-        if epsilon <= 10
-        else "a weak guarantee, with little formal meaning"
-    )
+    if epsilon <= 10:
+        return "a reasonable guarantee in practice"
+    return "a weak guarantee, with little formal meaning"
 
 
 def cost_words(cost: Spent) -> str:
@@ -84,14 +82,11 @@ def result_words(run: RunFacts) -> str:
         return f"The accuracy on private rows is {share(noisy)} (released with noise, and covered by ε)"
     if found is None:
         return "No accuracy was recorded"
-    which = "averaged weights" if found.averaged else "last iterate"
-    label = (
-        f"an exact number about test rows, {found.label} by ε" if found.label else "measured on public rows"
-    )
     if math.isnan(found.value):
         return f"The {found.measure} is no number: training diverged"
-    value = share(found.value) if found.measure == "accuracy" else number(found.value)
-    return f"The {found.measure} is {value} ({which}; {label})"
+    exact = f"an exact number about test rows, {found.label} by ε"
+    label = exact if found.label else "measured on public rows"
+    return f"The {found.measure} is {found.shown()} ({found.weights}; {label})"
 
 
 def run_verdict(run: RunFacts, cost: Spent) -> Verdict:
@@ -104,17 +99,14 @@ def run_verdict(run: RunFacts, cost: Spent) -> Verdict:
     audit = run.audit
     if run.state == "damaged":
         return Verdict("bad", "NOT VERIFIED: do not rely on this run", (*_damage(run, cost), result))
-    if audit is not None and audit.contradicts and _audited(run, cost):
+    if audit is not None and audit.contradicts and cost.is_audited(run):
         caught = "An audit attacked this mechanism and caught it: the claim below does not hold."
         return Verdict(
             "bad", "CAUGHT BY AN AUDIT", (caught, *audit.faults, f"Claimed: {cost_words(cost)}.", result)
         )
     if run.makes_no_claim:
-        reasons = (run.certificate or {}).get("why_not_private") or [
-            "the noise was drawn from a fixed seed and is predictable"
-            if run.is_seeded
-            else "a release has no noise"
-        ]
+        seeded = "the noise was drawn from a fixed seed and is predictable"
+        reasons = run.stated.get("why_not_private") or [seeded if run.is_seeded else "a release has no noise"]
         ended = "" if run.is_finished else f" It is also unfinished: {_progress(run)}."
         said = f"This run makes no claim, because {'; '.join(str(reason) for reason in reasons)}.{ended}"
         return Verdict("bad", "NOT PRIVATE", (said, result))
@@ -162,22 +154,18 @@ def _unfinished(run: RunFacts, cost: Spent) -> list[str]:
     return [*words, "The numbers below may still change."]
 
 
-def _audited(run: RunFacts, cost: Spent) -> bool:
-    return run.audit is not None and run.audit.is_of(run.method, cost.training, cost.training_delta)
-
-
 def runs_verdict(
     runs: Sequence[RunFacts], costs: Sequence[Spent], verdicts: Sequence[Verdict], won: str | None
 ) -> Verdict:
     """What is to be said of several runs: how many passed, which did not, who won, and what all of them cost."""
-    bad = [(run.name, v.title) for run, v in zip(runs, verdicts) if v.kind == "bad"]
-    warn = [(run.name, v.title) for run, v in zip(runs, verdicts) if v.kind == "warn"]
-    kind: Kind = "bad" if bad else "warn" if warn else "good"
-    passed = len(runs) - len(bad) - len(warn)
-    title = (
-        f"{len(runs)} runs, all verified" if kind == "good" else f"{passed} of {len(runs)} runs are verified"
+    bad, warn = (
+        [f"{run.name}: {v.title}." for run, v in zip(runs, verdicts) if v.kind == kind]
+        for kind in ("bad", "warn")
     )
-    words = [f"{name}: {said}." for name, said in [*bad, *warn]]
+    kind: Kind = "bad" if bad else "warn" if warn else "good"
+    words = [*bad, *warn]
+    passed = len(runs) - len(words)
+    title = f"{passed} of {len(runs)} runs are verified" if words else f"{len(runs)} runs, all verified"
     if won is not None:
         words.append(won)
     labels = sorted({found.label for run in runs if (found := final(run)) is not None and found.label})
@@ -189,11 +177,9 @@ def runs_verdict(
 
 def _together(runs: Sequence[RunFacts], costs: Sequence[Spent]) -> str:
     single = sorted({claimed(cost.epsilon) for cost in costs if cost.epsilon is not None})
-    each = (
-        f"Each run alone costs ε = {single[0]}"
-        if len(single) == 1
-        else f"The runs cost ε = {', '.join(single)} alone"
-    )
+    each = f"The runs cost ε = {', '.join(single)} alone"
+    if len(single) == 1:
+        each = f"Each run alone costs ε = {single[0]}"
     if any(cost.epsilon is None or cost.delta is None for cost in costs):
         return f"{each}; that of a damaged one is not known, so nothing can be said of all together."
     total = math.fsum(cost.epsilon or 0.0 for cost in costs)
@@ -211,12 +197,12 @@ PRIORS = (0.01, 0.1, 0.5)
 
 def meaning(run: RunFacts, cost: Spent) -> list[str]:
     """What the figures mean for someone in the data, in plain sentences."""
-    facts = _facts(run)
-    unit = facts["unit"]
+    unit, relation, population = _terms(run)
+    words_for = _UNITS.get(unit, _UNITS[None])
     if run.state == "damaged" or run.makes_no_claim or cost.epsilon is None or math.isinf(cost.epsilon):
-        return [f"For a {_who(unit)} in the data this run promises nothing."]
+        return [f"For a {words_for.who} in the data this run promises nothing."]
     words = [
-        f"Suppose {_about(unit)}, and someone wonders whether you are in the data. They give it an even chance. "
+        f"Suppose {words_for.about}, and someone wonders whether you are in the data. They give it an even chance. "
         "After seeing the model, and everything else that this run has published, they can be at most "
         f"{at_most(belief(0.5, cost.epsilon))} sure. That holds whoever they are, whatever else they know, and "
         f"whatever they do with the model later. It is {strength(cost.epsilon)}."
@@ -226,22 +212,15 @@ def meaning(run: RunFacts, cost: Spent) -> list[str]:
             f"δ = {claimed(cost.delta)} is the share of bad luck that this bound leaves open: about one in "
             f"{1 / cost.delta:,.0f}."
         )
-        population = facts["population"]
         if isinstance(population, int) and cost.delta * population >= 1:
             words.append("That is too large: it is not below one over the number of units in the data.")
-    words.append(
-        {
-            "example": "The promise is for one row. If several rows are about you, it is weaker for you.",
-            "person": "The promise is for all rows of one person together.",
-            "client": "The promise is for everything that one client holds.",
-        }.get(unit, "")
-    )
+    words.append(words_for.promise)
     words.append(
         "In or out means: the unit is there or not, and how many there are is secret."
-        if facts["relation"] == "add-remove"
+        if relation == "add-remove"
         else "In or out means: the unit is there or blanked. How many there are, and the classes, are public."
     )
-    replaced = (run.certificate or {}).get("epsilon_replace_one")
+    replaced = run.stated.get("epsilon_replace_one")
     if isinstance(replaced, float) and not cost.evaluations:
         words.append(
             f"If you were exchanged for another instead, the same run is worth ε = {claimed(replaced)}."
@@ -269,30 +248,34 @@ def belief_rows(epsilon: float) -> list[tuple[str, str]]:
     return [(share(prior, 0), at_most(belief(prior, epsilon))) for prior in PRIORS]
 
 
-def _who(unit: str) -> str:
-    return {"example": "row", "person": "person", "client": "client"}.get(unit, "unit")
+class _Unit(NamedTuple):
+    """How a reader is spoken to about what is protected."""
+
+    who: str
+    about: str
+    promise: str
 
 
-def _about(unit: str) -> str:
-    return {
-        "example": "one row of the data is about you",
-        "person": "there are rows about you",
-        "client": "you are one of the clients",
-    }.get(unit, "one unit of the data is about you")
+_UNITS = {
+    "example": _Unit("row", "one row of the data is about you",
+                     "The promise is for one row. If several rows are about you, it is weaker for you."),
+    "person": _Unit("person", "there are rows about you", "The promise is for all rows of one person together."),
+    "client": _Unit("client", "you are one of the clients",
+                    "The promise is for everything that one client holds."),
+    None: _Unit("unit", "one unit of the data is about you", ""),
+}  # fmt: skip
 
 
-def _facts(run: RunFacts) -> dict[str, Any]:
+def _terms(run: RunFacts) -> tuple[Any, Any, Any]:
+    """Unit, relation and population, by the plan or else by the certificate."""
     if run.plan is not None:
-        budget = run.plan.budget
-        return {"unit": budget.unit, "relation": budget.relation, "population": run.plan.sampling.population}
-    data = run.certificate or {}
-    return {key: data.get(key) for key in ("unit", "relation", "population")}
+        return run.plan.budget.unit, run.plan.budget.relation, run.plan.sampling.population
+    return run.stated.get("unit"), run.stated.get("relation"), run.stated.get("population")
 
 
 def not_covered(run: RunFacts) -> list[str]:
     """What no ε of this run is about: by its certificate, or what holds for every run."""
-    stated = (run.certificate or {}).get("not_covered")
+    stated = run.stated.get("not_covered")
     if isinstance(stated, list) and stated:
         return [str(item) for item in stated]
-    opened = run.ledger.entries[0] if run.ledger is not None and run.ledger.entries else {}
-    return [*NOT_COVERED, *TIER_NOT_COVERED.get(str(opened.get("randomness")), ())]
+    return [*NOT_COVERED, *TIER_NOT_COVERED.get(str(run.opened.get("randomness")), ())]

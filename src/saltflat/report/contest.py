@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Contest:
     """Who leads, by how much, and what chance alone could make. ``won`` is the conclusion.
 
     ``rival`` is the best of those that the leader is not clearly ahead of; if there is none, the best of the others.
@@ -81,15 +81,15 @@ class Verdict:
         }
 
 
-def verdict(results: Mapping[str, Sequence[float]], resolution: float = 0.0) -> Verdict:
+def contest(results: Mapping[str, Sequence[float]], resolution: float = 0.0) -> Contest:
     """Compare methods by the accuracies of their rounds; entry i of each belongs to round i.
 
     ``resolution`` is what one test row is worth. Differences can agree by accident of that rounding, so the
     deviation between rounds is taken to be at least as large.
 
-    >>> print(verdict({"a": [0.90, 0.92, 0.91], "b": [0.91, 0.91, 0.90]}))
+    >>> print(contest({"a": [0.90, 0.92, 0.91], "b": [0.91, 0.91, 0.90]}))
     No method won: a has the best mean (91.0 %), but only 0.3 points above b, where chance could make 2.9.
-    >>> print(verdict({"a": [0.90, 0.92, 0.91, 0.93], "b": [0.84, 0.85, 0.85, 0.86]}))
+    >>> print(contest({"a": [0.90, 0.92, 0.91, 0.93], "b": [0.84, 0.85, 0.85, 0.86]}))
     a won: 91.5 % on average, 6.5 points above b, more than the 0.9 that chance could make.
     """
     means = {method: statistics.fmean(values) for method, values in results.items()}
@@ -101,7 +101,7 @@ def verdict(results: Mapping[str, Sequence[float]], resolution: float = 0.0) -> 
     ranked = sorted(leads, key=lambda method: leads[method])
     beaten = tuple(method for method in ranked if leads[method] > margins[method])
     rival = next((method for method in ranked if method not in beaten), ranked[0])
-    return Verdict(leader, rival, means[leader], leads[rival], margins[rival], rounds, pairs, beaten)
+    return Contest(leader, rival, means[leader], leads[rival], margins[rival], rounds, pairs, beaten)
 
 
 def _between(first: Sequence[float], second: Sequence[float], pairs: int, resolution: float) -> float:
