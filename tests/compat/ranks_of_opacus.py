@@ -176,7 +176,7 @@ def drawn(secure: bool, epochs: int = 40) -> list[list[int]]:
     """Which rows this rank drew, step by step; every rank has the same seed."""
     torch.manual_seed(0)
     stream = PrivacyEngine(secure_mode=True).secure_rng if secure else None
-    data = TensorDataset(torch.arange(101))
+    data = TensorDataset(torch.arange(100))
     loader = DPDataLoader(data, sample_rate=0.1, distributed=True, generator=stream)
     found = []
     for epoch in range(epochs):
