@@ -13,7 +13,6 @@ import torch
 from compat_helpers import made_private
 from torch import nn
 
-from saltflat.compat.opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from saltflat.compat.opacus.grad_sample import GradSampleModule
 from saltflat.compat.opacus.grad_sample.functorch import make_functional
 from saltflat.compat.opacus.utils import per_sample_gradients_utils as gradients
@@ -22,30 +21,20 @@ from saltflat.compat.opacus.utils.per_sample_gradients_utils import check_per_sa
 OURS = "saltflat.compat.opacus"
 RULES = "how its hooks compute one kind of layer; the engine sees operations instead"
 FORM = "how its loader guesses the form of an empty batch; ours asks the data set"
-PROCESSES = "several processes train through saltflat.fit"
 ABSENT = {
     "accountants.analysis": "the arithmetic below its accountants; ours is saltflat.accounting",
     "data_loader.dtype_safe": FORM,
     "data_loader.shape_safe": FORM,
-    "distributed.average_gradients": PROCESSES,
     "grad_sample.dp_rnn": RULES,
     "grad_sample.embedding.compute_embeddingbag_gradsampler": RULES,
     "grad_sample.grad_sample_module.create_or_accumulate_grad_sample": RULES,
     "grad_sample.grad_sample_module.promote_current_grad_sample": RULES,
     "grad_sample.grad_sample_module_fast_gradient_clipping.create_norm_sample": RULES,
-    "grad_sample.grad_sample_module_fast_gradient_clipping_fsdp": PROCESSES,
-    "grad_sample.grad_sample_module_fast_gradient_clipping_tp": PROCESSES,
     "layers.dp_rnn": "the parts of its recurrent layers; ours are torch's own",
     "layers.param_rename": "for the names of parameters in its layers; ours have torch's",
     "lightning": "needs Lightning, which nothing else here does",
-    "optimizers.ddp_perlayeroptimizer": PROCESSES,
-    "optimizers.ddpoptimizer": PROCESSES,
-    "optimizers.ddpoptimizer_fast_gradient_clipping": PROCESSES,
-    "optimizers.fsdpoptimizer_fast_gradient_clipping": PROCESSES,
     "utils.adaptive_clipping": "an engine for ghost mode alone; clipping='adaptive' is in every mode here",
-    "utils.fsdp_utils": PROCESSES,
     "utils.tensor_utils.filter_dilated_rows": "a part of its unfold3d",
-    "utils.uniform_sampler.DistributedUniformWithReplacementSampler": PROCESSES,
     "validators.batch_norm": "one file a layer; ours are in module_validator",
     "validators.gru": "one file a layer; ours are in module_validator",
     "validators.instance_norm": "one file a layer; ours are in module_validator",
@@ -61,6 +50,7 @@ ABSENT_MEMBERS = {
     "iterate_submodules": RULES,
     "log_module_gradient_sample_mode": "tells which of its two ways a layer takes; here is one",
     "rearrange_grad_samples": RULES,
+    "set_pattern_param_sample_norm_sum": "for tensors in pieces, which are refused here",
     "set_rename_map": "for the names of parameters in its layers; ours have torch's",
     "unsqueeze_0_2": "a part of its attention; ours is torch's own",
     "update_max_grad_norm": "moves the clip norm by a count; ours does so once, where the count gets its noise",
@@ -221,17 +211,12 @@ def test_recording_can_be_taken_up_again() -> None:
         model.add_hooks()
 
 
-@pytest.mark.parametrize("kind", ["DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"])
-def test_models_that_are_spread_over_processes_are_refused(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["DataParallel", "FullyShardedDataParallel", "FSDPModule"])
+def test_models_in_pieces_or_on_several_devices_are_refused(kind: str) -> None:
     """Also where a part of the model is. Their classes need a process group, so these have the names alone."""
     part = type("Sharded", (type(kind, (nn.Linear,), {}),), {})(5, 3)
-    with pytest.raises(NotImplementedError, match=f"{kind}: .* one process(.|\n)*torchrun"):
+    with pytest.raises(NotImplementedError, match=f"{kind}: .* whole model(.|\n)*FSDP2Wrapper"):
         made_private(model=lambda: nn.Sequential(part))
-
-
-def test_several_processes_are_refused_when_asked_for_and_not_on_import() -> None:
-    with pytest.raises(NotImplementedError, match="torchrun"):
-        DifferentiallyPrivateDistributedDataParallel(nn.Linear(1, 1))
 
 
 def test_a_model_as_a_function_of_its_parameters() -> None:

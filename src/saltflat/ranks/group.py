@@ -8,7 +8,7 @@ group's own: closing it ends them, so that the others notice, and leaves the cal
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -98,6 +98,23 @@ class Group:
             way, held = self._way(tensor)
             dist.reduce(held, LEADER, group=way)
         return _back(held, tensor)
+
+    def add_up_for_all(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks, in place, on every rank: the same bits on all of them."""
+        if not tensor.numel():
+            return tensor
+        with self._noticing():
+            way, held = self._way(tensor)
+            dist.all_reduce(held, group=way)
+        return _back(held, tensor)
+
+    def numbers(self, own: Sequence[float]) -> list[list[float]]:
+        """As many numbers as every rank has to say, rank by rank."""
+        held = torch.tensor(list(own), dtype=torch.float64)
+        found = [torch.zeros_like(held) for _ in range(self.size)]
+        with self._noticing():
+            dist.all_gather(found, held, group=self._small)
+        return [each.tolist() for each in found]
 
     def text(self, said: str | None = None) -> str:
         """What the leader says."""

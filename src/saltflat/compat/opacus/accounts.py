@@ -33,6 +33,12 @@ class PoissonAccount:
         self._record = accountant.get_optimizer_hook_fn(sample_rate=sample_rate)
         self.releases = self.elsewhere = 0
 
+    def to_agree_on(self) -> dict[str, float]:
+        """What must be the same on all ranks, if there are several, so that their shards do not overlap."""
+        sampler: Any = self._sampler
+        shards = ("sample_rate", "total_size", "num_replicas", "shuffle", "shuffle_seed")
+        return {name: float(getattr(sampler, name, 0)) for name in shards}
+
     def __call__(self, optimizer: DPOptimizer) -> None:
         sampler = self._sampler
         if isinstance(sampler, UniformWithReplacementSampler):
@@ -71,6 +77,13 @@ class FixedBatchesAccount:
         self._charged = 0
         self._noises: set[float] = set()
         self.releases = 0
+
+    def to_agree_on(self) -> dict[str, float]:
+        """What must be the same on all ranks, if there are several, so that their batches do not overlap."""
+        sampler: Any = self._loader.sampler
+        shards = ("total_size", "shuffle", "seed", "epoch")
+        found = {f"the sampler's {name}": float(getattr(sampler, name, 0)) for name in shards}
+        return found | {"the number of passes": float(passes_begun(self._loader) or 0)}
 
     def __call__(self, optimizer: DPOptimizer) -> None:
         noise = float(optimizer.noise_multiplier)
@@ -128,6 +141,11 @@ def certified(
             "the size of the data set is public",
             "losses are computed row by row, and nothing but optimizer.step() used the gradients",
             "metrics on private rows that were printed or chosen by are not covered",
+            *(
+                [f"{engine._ranks} ranks were given the same rows in the same order"]
+                if engine._ranks > 1
+                else []
+            ),
         ],
         "doubts": doubts,
     }

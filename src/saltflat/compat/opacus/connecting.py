@@ -16,9 +16,6 @@ from saltflat.compat.opacus.unused import UseCheck
 from saltflat.errors import InputError
 from saltflat.plan import NoAveraging, Swa
 
-SPREAD = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
-"""Classes of torch that lay a model out over processes or devices."""
-
 
 def connect(
     wrapped: AbstractGradSampleHooks, optimizer: DPOptimizer, method: Method, steps: int | None
@@ -31,14 +28,14 @@ def connect(
     if recorder is None:
         return None
     recorder.batch_gradient = False
-    optimizer.use_check = UseCheck.of(wrapped._module)
+    optimizer.use_check = UseCheck.of(recorder.module)
     trained, own = optimizer.params, recorder.trainable()
     if [id(p) for p in trained] == [id(p) for p in own]:
         recorder.clip = optimizer.clip
     if not isinstance(method.averaging, NoAveraging):
         swa = isinstance(method.averaging, Swa)  # an EMA counts from the first step, whatever is to come
         known = declared(steps, "+swa begins at a fraction of the steps") if swa else steps or 0
-        optimizer.averager = Averager(wrapped._module, method.averaging, known)
+        optimizer.averager = Averager(recorder.module, method.averaging, known)
     if method.name == "dp-sgd":
         return None
     if {id(p) for p in trained} != {id(p) for p in own}:
@@ -51,9 +48,10 @@ def connect(
     return search
 
 
-def expected_batch_size(loader: DataLoader[Any], sample_rate: float) -> int:
-    """The divisor of a mean: the size of the data set is public here (zero-out adjacency)."""
-    return max(1, int(len(loader.dataset) * sample_rate))  # type: ignore[arg-type]
+def expected_batch_size(loader: DataLoader[Any], sample_rate: float, ranks: int = 1) -> float:
+    """The divisor of a mean, on each rank: the size of the data set is public here (zero-out adjacency)."""
+    whole = max(1, int(len(loader.dataset) * sample_rate))  # type: ignore[arg-type]
+    return whole if ranks == 1 else whole / ranks
 
 
 def check_same_parameters(module: nn.Module, optimizer: Optimizer) -> None:
@@ -62,15 +60,3 @@ def check_same_parameters(module: nn.Module, optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         if any(id(p) not in own for p in group["params"]):
             raise ValueError("Module parameters are different than optimizer Parameters")
-
-
-def check_one_process(module: nn.Module) -> None:
-    """Refuse modules that are spread over processes or devices, as a whole or in parts."""
-    for part in module.modules():
-        # By name, so that FSDP need not be imported; a torch without it has none to refuse.
-        spread = {kind.__name__ for kind in type(part).__mro__} & SPREAD
-        if spread:
-            raise NotImplementedError(
-                f"{spread.pop()}: saltflat.compat.opacus trains in one process, on one device. "
-                "For several, call saltflat.fit with a plan under torchrun (docs/scale.md)."
-            )

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -21,7 +22,11 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.collate import default_collate
 
-from saltflat.compat.opacus.utils.uniform_sampler import UniformWithReplacementSampler
+from saltflat.compat.opacus.over_ranks import repeats
+from saltflat.compat.opacus.utils.uniform_sampler import (
+    DistributedUniformWithReplacementSampler,
+    UniformWithReplacementSampler,
+)
 from saltflat.errors import PrivacyWarning
 
 logger = logging.getLogger(__name__)
@@ -123,14 +128,18 @@ class DPDataLoader(DataLoader[Any]):
         rand_on_empty: bool = False,
         **kwargs: Any,
     ) -> None:
-        if distributed:
-            raise NotImplementedError("saltflat.compat.opacus does not sample over several processes")
         if drop_last:
             logger.warning("Ignoring drop_last as it is not compatible with DPDataLoader.")
         self.sample_rate, self.distributed = sample_rate, distributed
-        sampler = UniformWithReplacementSampler(
-            num_samples=len(dataset), sample_rate=sample_rate, generator=generator
-        )
+        sampler: UniformWithReplacementSampler
+        if distributed:
+            sampler = DistributedUniformWithReplacementSampler(
+                total_size=len(dataset), sample_rate=sample_rate, generator=generator
+            )
+        else:
+            sampler = UniformWithReplacementSampler(
+                num_samples=len(dataset), sample_rate=sample_rate, generator=generator
+            )
         collate = CollateFnWithEmpty(
             default_collate if collate_fn is None else collate_fn,
             batch_first,
@@ -160,7 +169,8 @@ class DPDataLoader(DataLoader[Any]):
         """A loader over the same data, sampling at one over the number of batches of the original."""
         if isinstance(data_loader.dataset, IterableDataset):
             raise ValueError("Uniform sampling is not supported for IterableDataset")
-        _say_what_is_replaced(data_loader)
+        if not (distributed and isinstance(data_loader.sampler, DistributedSampler)):
+            _say_what_is_replaced(data_loader)
         return cls(
             dataset=data_loader.dataset,
             sample_rate=1 / len(data_loader) if sample_rate is None else sample_rate,
@@ -291,4 +301,6 @@ def sees_each_once(loader: DataLoader[Any]) -> bool:
     )
     if isinstance(sampler, SubsetRandomSampler):
         disjoint = len(set(sampler.indices)) == len(sampler.indices)
+    if isinstance(sampler, DistributedSampler):
+        disjoint = not repeats(sampler)
     return type(loader.batch_sampler) is BatchSampler and disjoint

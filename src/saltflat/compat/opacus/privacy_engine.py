@@ -7,6 +7,7 @@ import warnings
 from typing import IO, Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -16,17 +17,13 @@ from saltflat.compat.opacus.accountants.utils import calibrated
 from saltflat.compat.opacus.accounts import FixedBatchesAccount, PoissonAccount, certified
 from saltflat.compat.opacus.averages import Averager
 from saltflat.compat.opacus.checkpoints import check_plain
-from saltflat.compat.opacus.connecting import (
-    check_one_process,
-    check_same_parameters,
-    connect,
-    expected_batch_size,
-)
+from saltflat.compat.opacus.connecting import check_same_parameters, connect, expected_batch_size
 from saltflat.compat.opacus.data_loader import DPDataLoader, counted
 from saltflat.compat.opacus.grad_sample import AbstractGradSampleModule
 from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, prepare_module
 from saltflat.compat.opacus.methods import FlatSearch, Method
 from saltflat.compat.opacus.optimizers import DPOptimizer, get_optimizer_class
+from saltflat.compat.opacus.over_ranks import check_fixed_batches, check_layout, is_spread, same_weights
 from saltflat.compat.opacus.unused import UseCheck
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from saltflat.compat.opacus.validators import ModuleValidator
@@ -72,6 +69,7 @@ class PrivacyEngine:
         self._averager: Averager | None = None
         self._use_checks: list[UseCheck] = []
         self._seeded = False
+        self._ranks = 1
 
     # --- checks -----------------------------------------------------------------------------------
 
@@ -122,32 +120,42 @@ class PrivacyEngine:
     ) -> Any:
         """A private module, optimizer and loader: ``(module, optimizer, data_loader)``.
 
-        ``grad_sample_mode="ghost"`` returns ``(module, optimizer, criterion, data_loader)``, as in Opacus; all
-        modes are the one engine. With ``wrap_model=False`` the model stays as it is, and the first value is an
-        object with ``cleanup()``. ``method="dp-sat"`` or ``"sai"`` look for flat minima, at no cost in privacy
+        ``grad_sample_mode="ghost"`` and ``"ghost_fsdp"`` return ``(module, optimizer, criterion, data_loader)``, as in
+        Opacus; all modes are the one engine. With ``wrap_model=False`` the model stays as it is, and the first value is
+        an object with ``cleanup()``. ``method="dp-sat"`` or ``"sai"`` look for flat minima, at no cost in privacy
         (see `Method`; ``sai`` needs ``steps``); with ``+ema`` or ``+swa`` the weights are averaged: `average`.
+
+        A module in `DifferentiallyPrivateDistributedDataParallel`, in torch's ``DistributedDataParallel`` or from
+        `FSDP2Wrapper` is trained by all ranks of the process group together. Every rank calls this.
         """
         if noise_generator is not None and self.secure_mode:
             raise ValueError("Passing seed is prohibited in secure mode")
         check_same_parameters(module, optimizer)
-        check_one_process(module)
+        check_layout(module)
+        distributed = is_spread(module)
+        if distributed:
+            same_weights(module)
+            self._ranks = dist.get_world_size()
         chosen = Method.by_name(method, rho=rho, switch=switch, noise_ratio=noise_ratio)
         wrapped = self._prepare_model(
             module, batch_first, max_grad_norm, loss_reduction, grad_sample_mode, wrap_model
         )
         if poisson_sampling:
             wrapped.forbid_grad_accumulation()
-        loader = self._prepare_data_loader(data_loader, poisson_sampling, batch_first, rand_on_empty)
+        loader = self._prepare_data_loader(
+            data_loader, poisson_sampling, batch_first, rand_on_empty, distributed
+        )
         sample_rate = 1 / len(loader)
         private = self._prepare_optimizer(
             optimizer=optimizer,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
-            expected_batch_size=expected_batch_size(loader, sample_rate),
+            expected_batch_size=expected_batch_size(loader, sample_rate, self._ranks if distributed else 1),
             loss_reduction=loss_reduction,
             clipping=clipping,
             noise_generator=noise_generator,
             grad_sample_mode=grad_sample_mode,
+            distributed=distributed,
             **kwargs,
         )
         self._search = connect(wrapped, private, chosen, steps) or self._search
@@ -280,7 +288,12 @@ class PrivacyEngine:
         )
 
     def _prepare_data_loader(
-        self, data_loader: DataLoader[Any], poisson_sampling: bool, batch_first: bool, rand_on_empty: bool
+        self,
+        data_loader: DataLoader[Any],
+        poisson_sampling: bool,
+        batch_first: bool,
+        rand_on_empty: bool,
+        distributed: bool = False,
     ) -> DataLoader[Any]:
         if self.dataset is None:
             self.dataset = data_loader.dataset
@@ -297,9 +310,12 @@ class PrivacyEngine:
             return DPDataLoader.from_data_loader(
                 data_loader,
                 generator=self.secure_rng,
+                distributed=distributed,
                 batch_first=batch_first,
                 rand_on_empty=rand_on_empty,
             )
+        if distributed:
+            check_fixed_batches(data_loader)
         warnings.warn(
             "poisson_sampling=False: batches are fixed, and sampling adds nothing to the privacy. Each pass over the "
             "data is accounted as one release without sampling. (Opacus accounts it as Poisson sampling.)",
@@ -314,16 +330,17 @@ class PrivacyEngine:
         optimizer: Optimizer,
         noise_multiplier: float,
         max_grad_norm: Any,
-        expected_batch_size: int,
+        expected_batch_size: float,
         loss_reduction: str,
         clipping: str,
         noise_generator: Any,
         grad_sample_mode: str,
+        distributed: bool = False,
         **kwargs: Any,
     ) -> DPOptimizer:
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
-        kind = get_optimizer_class(clipping=clipping, distributed=False, grad_sample_mode=grad_sample_mode)
+        kind = get_optimizer_class(clipping, distributed, grad_sample_mode)
         return kind(
             optimizer,
             noise_multiplier=noise_multiplier,

@@ -16,6 +16,14 @@ from saltflat.compat.opacus.grad_sample.grad_sample_module import (
     GradSampleModuleFastGradientClipping,
     GradSampleModuleNoOp,
 )
+from saltflat.compat.opacus.grad_sample.grad_sample_module_fast_gradient_clipping_fsdp import (
+    GradSampleHooksFastGradientClippingFSDP,
+    GradSampleModuleFastGradientClippingFSDP,
+)
+from saltflat.compat.opacus.grad_sample.grad_sample_module_fast_gradient_clipping_tp import (
+    GradSampleHooksFastGradientClippingTP,
+    GradSampleModuleFastGradientClippingTP,
+)
 from saltflat.compat.opacus.grad_sample.group_norm import compute_group_norm_grad_sample
 from saltflat.compat.opacus.grad_sample.instance_norm import compute_instance_norm_grad_sample
 from saltflat.compat.opacus.grad_sample.layer_norm import compute_layer_norm_grad_sample
@@ -34,10 +42,14 @@ __all__ = [
     "AbstractGradSampleModule",
     "GradSampleHooks",
     "GradSampleHooksFastGradientClipping",
+    "GradSampleHooksFastGradientClippingFSDP",
+    "GradSampleHooksFastGradientClippingTP",
     "GradSampleHooksNoOp",
     "GradSampleModule",
     "GradSampleModuleExpandedWeights",
     "GradSampleModuleFastGradientClipping",
+    "GradSampleModuleFastGradientClippingFSDP",
+    "GradSampleModuleFastGradientClippingTP",
     "GradSampleModuleNoOp",
     "compute_conv_grad_sample",
     "compute_embedding_grad_sample",

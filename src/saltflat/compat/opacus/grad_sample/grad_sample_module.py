@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from saltflat.compat.opacus.grad_sample.functorch import prepare_layer
 from saltflat.compat.opacus.grad_sample.parameters import Watched
 from saltflat.compat.opacus.grad_sample.recorder import Recorder
+from saltflat.compat.opacus.over_ranks import plain
 from saltflat.compat.opacus.utils.module_utils import trainable_modules
 
 
@@ -52,7 +53,7 @@ class AbstractGradSampleHooks:
         self.batch_first, self.loss_reduction = batch_first, loss_reduction
         self.max_grad_norm = max_grad_norm
         self.recorder: Recorder | None = Recorder(
-            module, batch_first=batch_first, loss_reduction=loss_reduction
+            plain(module), batch_first=batch_first, loss_reduction=loss_reduction
         )
         for _, layer in trainable_modules(module):
             if type(layer) not in (*self.GRAD_SAMPLERS, nn.EmbeddingBag) and not list(layer.buffers()):

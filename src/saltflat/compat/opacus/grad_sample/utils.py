@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 
 from saltflat.compat.opacus.grad_sample import grad_sample_module as modules
+from saltflat.compat.opacus.grad_sample import grad_sample_module_fast_gradient_clipping_fsdp as fsdp
+from saltflat.compat.opacus.grad_sample import grad_sample_module_fast_gradient_clipping_tp as tp
 from saltflat.errors import PrivacyWarning
 
 MODES: dict[str, type[modules.GradSampleModule]] = {
@@ -16,6 +18,7 @@ MODES: dict[str, type[modules.GradSampleModule]] = {
     "functorch": modules.GradSampleModule,
     "ew": modules.GradSampleModuleExpandedWeights,
     "ghost": modules.GradSampleModuleFastGradientClipping,
+    "ghost_fsdp": fsdp.GradSampleModuleFastGradientClippingFSDP,
     "no_op": modules.GradSampleModuleNoOp,
 }
 
@@ -23,9 +26,9 @@ MODES: dict[str, type[modules.GradSampleModule]] = {
 def get_gsm_class(grad_sample_mode: str) -> type[modules.AbstractGradSampleModule]:
     """The class of a mode. All compute the same, by the one engine."""
     if grad_sample_mode not in MODES:
+        why = f". {tp.REFUSED}" if grad_sample_mode == "ghost_tp" else ""
         raise ValueError(
-            f"Unexpected grad_sample_mode: {grad_sample_mode}. Allowed values: {', '.join(MODES)}. "
-            "Modes for several devices (ghost_fsdp, ghost_tp) are not supported here."
+            f"Unexpected grad_sample_mode: {grad_sample_mode}. Allowed values: {', '.join(MODES)}{why}"
         )
     return MODES[grad_sample_mode]
 
@@ -36,6 +39,8 @@ def get_hooks_class(grad_sample_mode: str) -> type[modules.GradSampleHooks]:
         "hooks": modules.GradSampleHooks,
         "functorch": modules.GradSampleHooks,
         "ghost": modules.GradSampleHooksFastGradientClipping,
+        "ghost_fsdp": fsdp.GradSampleHooksFastGradientClippingFSDP,
+        "ghost_tp": tp.GradSampleHooksFastGradientClippingTP,
         "no_op": modules.GradSampleHooksNoOp,
     }
     if grad_sample_mode not in known:

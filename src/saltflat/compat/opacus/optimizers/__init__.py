@@ -1,6 +1,12 @@
 """Optimizers whose steps are releases."""
 
 from saltflat.compat.opacus.optimizers.adaclipoptimizer import AdaClipDPOptimizer
+from saltflat.compat.opacus.optimizers.ddp_perlayeroptimizer import SimpleDistributedPerLayerOptimizer
+from saltflat.compat.opacus.optimizers.ddpoptimizer import (
+    DistributedDPOptimizer,
+    DistributedDPOptimizerFastGradientClipping,
+    FSDPOptimizerFastGradientClipping,
+)
 from saltflat.compat.opacus.optimizers.optimizer import (
     AutomaticDPOptimizer,
     DPOptimizer,
@@ -14,6 +20,10 @@ __all__ = [
     "DPOptimizer",
     "DPOptimizerFastGradientClipping",
     "DPPerLayerOptimizer",
+    "DistributedDPOptimizer",
+    "DistributedDPOptimizerFastGradientClipping",
+    "FSDPOptimizerFastGradientClipping",
+    "SimpleDistributedPerLayerOptimizer",
     "get_optimizer_class",
 ]
 
@@ -22,20 +32,33 @@ def get_optimizer_class(
     clipping: str, distributed: bool, grad_sample_mode: str | None = None
 ) -> type[DPOptimizer]:
     """The class for a way to clip. Raises ValueError for combinations that Opacus does not have either."""
-    if distributed:
-        raise NotImplementedError("saltflat.compat.opacus does not train over several processes")
-    if grad_sample_mode == "ghost":
-        if clipping == "flat":
-            return DPOptimizerFastGradientClipping
-        raise ValueError(
-            f"Unsupported combination of parameters. Clipping: {clipping} and grad_sample_mode: {grad_sample_mode}"
+    if grad_sample_mode in ("ghost", "ghost_fsdp"):
+        ghosts: dict[tuple[str, bool], type[DPOptimizer]] = {
+            ("ghost", False): DPOptimizerFastGradientClipping,
+            ("ghost", True): DistributedDPOptimizerFastGradientClipping,
+            ("ghost_fsdp", True): FSDPOptimizerFastGradientClipping,
+        }
+        if clipping == "flat" and (grad_sample_mode, distributed) in ghosts:
+            return ghosts[grad_sample_mode, distributed]
+        cure = (
+            ". Put the model into FSDP2Wrapper"
+            if grad_sample_mode == "ghost_fsdp" and not distributed
+            else ""
         )
-    known: dict[str, type[DPOptimizer]] = {
-        "flat": DPOptimizer,
-        "per_layer": DPPerLayerOptimizer,
-        "adaptive": AdaClipDPOptimizer,
-        "automatic": AutomaticDPOptimizer,
+        raise ValueError(
+            f"Unsupported combination of parameters. Clipping: {clipping}, distributed: {distributed} and "
+            f"grad_sample_mode: {grad_sample_mode}{cure}"
+        )
+    known: dict[tuple[str, bool], type[DPOptimizer]] = {
+        ("flat", False): DPOptimizer,
+        ("flat", True): DistributedDPOptimizer,
+        ("per_layer", False): DPPerLayerOptimizer,
+        ("per_layer", True): SimpleDistributedPerLayerOptimizer,
+        ("adaptive", False): AdaClipDPOptimizer,
+        ("automatic", False): AutomaticDPOptimizer,
     }
-    if clipping not in known:
+    if (clipping, distributed) not in known:
         raise ValueError(f"Unexpected optimizer parameters. Clipping: {clipping}, distributed: {distributed}")
-    return known[clipping]
+    if clipping == "per_layer" and distributed and grad_sample_mode not in ("hooks", "ew"):
+        raise ValueError(f"Unexpected grad_sample_mode: {grad_sample_mode}")
+    return known[clipping, distributed]

@@ -69,7 +69,7 @@ class DPOptimizer(Optimizer):
         *,
         noise_multiplier: float,
         max_grad_norm: float,
-        expected_batch_size: int | None,
+        expected_batch_size: float | None,
         loss_reduction: str = "mean",
         generator: Any = None,
         secure_mode: bool = False,
@@ -178,6 +178,12 @@ class DPOptimizer(Optimizer):
                 if p.grad is not None:
                     p.grad.div_(divisor)
 
+    def meet(self) -> None:
+        """For optimizers that step together with others: wait for them before anything is recorded."""
+
+    def reduce_gradients(self) -> None:
+        """For optimizers that step together with others: add up over all of them."""
+
     # --- the step ---------------------------------------------------------------------------------
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
@@ -192,12 +198,14 @@ class DPOptimizer(Optimizer):
             self.use_check.before_release(self.params)
         if self.search is not None:
             self.search.before_release()
+        self.meet()
         if self.account is not None:
             self.account(
                 self
             )  # before the noise is drawn: what is recorded may fail to happen, never the reverse
         self.add_noise()
         self.scale_grad()
+        self.reduce_gradients()
         if self.search is not None:
             self.search.after_release()
         if self.step_hook is not None:
