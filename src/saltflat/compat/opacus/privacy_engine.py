@@ -27,6 +27,7 @@ from saltflat.compat.opacus.grad_sample import AbstractGradSampleModule
 from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, prepare_module
 from saltflat.compat.opacus.methods import FlatSearch, Method
 from saltflat.compat.opacus.optimizers import DPOptimizer, get_optimizer_class
+from saltflat.compat.opacus.second_dimension import tell
 from saltflat.compat.opacus.unused import UseCheck
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from saltflat.compat.opacus.validators import ModuleValidator
@@ -138,6 +139,7 @@ class PrivacyEngine:
         if poisson_sampling:
             wrapped.forbid_grad_accumulation()
         loader = self._prepare_data_loader(data_loader, poisson_sampling, batch_first, rand_on_empty)
+        tell(wrapped.recorder, loader)
         sample_rate = 1 / len(loader)
         private = self._prepare_optimizer(
             optimizer=optimizer,
