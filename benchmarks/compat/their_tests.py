@@ -220,13 +220,15 @@ def table(held: dict[str, Any]) -> str:
         lines.append(f"| `{place}` | {passed} | {failed} | {why} |")
         total[0] += passed
         total[1] += failed
-    skipped = sum(found["skipped"] for found in own["files"].values())
+    skipped = sum(found.get("skipped", 0) for found in own["files"].values())
     lines.append(f"| together | {total[0]} | {total[1]} | |")
     conditions = own["conditions"]
     said = (
         f"Opacus {conditions['opacus']}, torch {conditions['torch']} on a CPU, hypothesis with "
-        f"{conditions['cases']} cases a test. {skipped} more are skipped by marks of their own."
+        f"{conditions['cases']} cases a test."
     )
+    if skipped:
+        said += f" {skipped} more are skipped by marks of their own."
     peer = held.get("opacus")
     if peer is not None and peer["conditions"] == conditions:
         said += " " + beside(own["files"], peer["files"])
