@@ -58,7 +58,7 @@ def _another(made: Any) -> dict[str, Any]:
 
 def test_rdp_is_opacus_and_prv_is_tighter() -> None:
     for accountant, least, most in (
-        (RDPAccountant(), 7.3288, 7.3295),
+        (RDPAccountant(), 7.3291111, 7.3291112),
         (PRVAccountant(), 6.75, 6.7774),
     ):
         for _ in range(2250):
@@ -71,13 +71,13 @@ def test_rdp_is_opacus_and_prv_is_tighter() -> None:
 @pytest.mark.parametrize(
     "entry", [(1.5, 0.04, 2250), (1.0, 0.01, 1000), (0.7, 0.1, 30), (2.0, 1.0, 5), (4.0, 0.2, 500)]
 )
-def test_rdp_is_never_below_that_of_opacus(entry: tuple[float, float, int]) -> None:
-    """The same to rounding, or a little more: what the page says."""
+def test_rdp_is_that_of_opacus(entry: tuple[float, float, int]) -> None:
+    """To nine decimals: what the page says."""
     opacus = pytest.importorskip("opacus.accountants", reason="Opacus is a peer, not a dependency")
     theirs, ours = opacus.RDPAccountant(), RDPAccountant()
     theirs.history = ours.history = [entry]
     there = theirs.get_epsilon(delta=1e-5)
-    assert there * (1 - 1e-12) <= ours.get_epsilon(delta=1e-5) <= there * 1.002
+    assert ours.get_epsilon(delta=1e-5) == pytest.approx(there, abs=1e-9)
 
 
 def test_gdp_is_computed_by_something_sound() -> None:
@@ -90,7 +90,7 @@ def test_gdp_is_computed_by_something_sound() -> None:
 def test_noise_for_a_budget() -> None:
     options: dict[str, Any] = {"target_epsilon": 8.0, "target_delta": 1e-5, "sample_rate": 0.04}
     assert get_noise_multiplier(**options, epochs=90, accountant="rdp") == pytest.approx(1.416, abs=1e-3)
-    assert get_noise_multiplier(**options, steps=2000) == pytest.approx(1.3562, abs=1e-3)
+    assert get_noise_multiplier(**options, steps=2000) == pytest.approx(1.3562, abs=5e-5)
     tight = get_noise_multiplier(**options, epochs=90, accountant="prv")
     assert 1.33 < tight <= 1.3477
     assert epsilon([SampledGaussian(tight, 0.04, 2250)], 1e-5) <= 8.0

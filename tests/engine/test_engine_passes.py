@@ -75,7 +75,13 @@ def one_pass(model: nn.Module, x: Tensor, known: Any = None, clip: Clip | None =
     known = (known or Acquaintance()).with_call(call)
     parameters = [p for p in model.parameters() if p.requires_grad]
     found = Pass(
-        call, parameters, known, scale=float(len(x)), clip=lambda: clip, arrived=lambda _: None, **more
+        call,
+        parameters,
+        known,
+        scale=lambda: float(len(x)),
+        clip=lambda: clip,
+        arrived=lambda _: None,
+        **more,
     )
     return found, found.forward()
 

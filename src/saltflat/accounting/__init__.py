@@ -9,7 +9,6 @@ from saltflat.accounting.epsilon import (
     check_delta,
     delta_at,
     epsilon,
-    rdp_at_orders,
     rdp_epsilon,
     renyi_divergence,
     replace_one_epsilon,
@@ -17,6 +16,7 @@ from saltflat.accounting.epsilon import (
 )
 from saltflat.accounting.events import SampledGaussian, combined_noise, merged, shares
 from saltflat.accounting.filter import PrivacyFilter, best_order, renyi_capacity
+from saltflat.accounting.orders import rdp_at_orders
 from saltflat.accounting.second import second_epsilon
 
 __all__ = [

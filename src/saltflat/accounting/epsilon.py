@@ -132,25 +132,6 @@ def rdp_epsilon(events: Sequence[SampledGaussian], delta: float) -> float | None
         return None
 
 
-def rdp_at_orders(
-    events: Sequence[SampledGaussian], delta: float, orders: Sequence[float]
-) -> tuple[float, float]:
-    """ε by Rényi divergences of these orders, and the best order: what other libraries print for the same orders.
-
-    >>> ε, order = rdp_at_orders([SampledGaussian(1.5, 0.04, 2250)], 1e-5, [2.0, 3.0, 4.0, 5.0, 6.0])
-    >>> round(ε, 3), order
-    (7.33, 4.0)
-    """
-    from dp_accounting import rdp
-
-    check_delta(delta)
-    live = merged(events)
-    if not all(event.is_private for event in live):
-        return math.inf, float(orders[0])
-    found = composed_in(rdp.RdpAccountant(orders=list(orders)), live).get_epsilon_and_optimal_order(delta)
-    return max(0.0, float(found[0])), float(found[1])
-
-
 def used_grid(events: Sequence[SampledGaussian], grid: float = FINE) -> float:
     """The grid on which these events are composed: the one asked for, or wider where noise is little.
 

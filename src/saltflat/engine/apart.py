@@ -20,8 +20,12 @@ from saltflat.engine.uses import DirectUse
 from saltflat.errors import RefusedError
 
 
-def run_apart(call: Call, parameters: Sequence[nn.Parameter], rows: slice) -> Part:
-    """Run some units of a call, each on its own."""
+def run_apart(call: Call, parameters: Sequence[nn.Parameter], rows: slice, together: bool = False) -> Part:
+    """Run some units of a call, each on its own.
+
+    With ``together``, the caller is shown the outputs of one run of all units, as an ordinary call would have
+    them: a loss then has the gradients that it has there, to the bit. Only for models that do not mix units.
+    """
     inputs = call.some(rows)
     units = rows.stop - rows.start
     with torch.enable_grad():
@@ -50,7 +54,22 @@ def run_apart(call: Call, parameters: Sequence[nn.Parameter], rows: slice) -> Pa
         }
         return uses, list(found[len(weights) :])
 
-    return Part(rows, inputs, outputs, spec, everything, back)
+    shown = _together(call, inputs, everything) if together else None
+    return Part(rows, inputs, outputs, spec, everything, back, shown)
+
+
+def _together(call: Call, inputs: dict[int, Tensor], everything: list[Any]) -> list[Any] | None:
+    """The outputs of one run of all units; None where they are others, as where the model draws at random."""
+    with torch.no_grad(), untouched(call.model):
+        found, _ = tree_flatten(call.filled(call.model, inputs))
+    for whole, single in zip(found, everything, strict=True):
+        if not isinstance(single, Tensor):
+            continue
+        if not isinstance(whole, Tensor) or whole.shape != single.shape or whole.dtype != single.dtype:
+            return None
+        if not torch.allclose(whole, single.detach(), rtol=1e-3, atol=1e-5, equal_nan=True):
+            return None
+    return found
 
 
 def _by_vmap(

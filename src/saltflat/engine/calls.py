@@ -7,14 +7,16 @@ combination of all numbers in a row of the outputs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from saltflat.engine.calling import untouched
 from saltflat.engine.one_call import Call, Known
-from saltflat.engine.probe import examine, refuse_by_name
+from saltflat.engine.probe import examine, is_apart, refuse_by_name
 from saltflat.errors import RefusedError
 
 
@@ -46,6 +48,7 @@ def _looked_at(call: Call) -> Known:
     known = Known()
     if call.dim:  # every unit is run on its own: none can see another
         known.facts.off_tape = known.facts.examined = True
+        known.together = _is_apart(call)
         return known
     places = call.rows_at
     rows = tuple(call.leaves[i].detach() for i in places)
@@ -56,6 +59,46 @@ def _looked_at(call: Call) -> Known:
     facts.off_tape, facts.needs_company, facts.ratios = found.off_tape, found.needs_company, found.ratios
     facts.examined = True
     return known
+
+
+def _is_apart(call: Call) -> bool:
+    """Whether a model whose units are not in the first dimension is seen to keep them apart."""
+    turned = _Turned(call)
+    rows = tuple(call.leaves[i].detach().movedim(call.dim, 0) for i in turned.at)
+    try:
+        turned.learn([rows_of[torch.arange(3) % len(rows_of)] for rows_of in rows])
+    except (RuntimeError, ValueError, IndexError, AssertionError):
+        return False
+    return bool(turned.places) and is_apart(turned, rows)
+
+
+class _Turned(nn.Module):
+    """The model as a function of its rows alone, with the units first in them and in its outputs."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.model = call.model
+        self._call, self.at = call, call.rows_at
+        self.places: list[int] = []
+
+    def learn(self, three: list[Tensor]) -> None:
+        """In which dimension of each output the units are: its size follows their number. None unless all have one."""
+        with torch.no_grad(), untouched(self.model):
+            two, all_three = self._outputs([rows[:2] for rows in three]), self._outputs(three)
+        found = [
+            [d for d, (a, b) in enumerate(zip(few.shape, more.shape)) if (a, b) == (2, 3)]
+            for few, more in zip(two, all_three)
+        ]
+        self.places = [dims[0] for dims in found] if all(len(dims) == 1 for dims in found) else []
+
+    def _outputs(self, rows: Sequence[Tensor]) -> list[Tensor]:
+        turned = {i: t.movedim(0, self._call.dim) for i, t in zip(self.at, rows)}
+        out = self._call.filled(self.model, turned)
+        return [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.is_floating_point()]
+
+    def forward(self, *rows: Tensor) -> dict[str, Tensor]:
+        found = self._outputs(rows)
+        return {str(i): t.movedim(place, 0) for i, (t, place) in enumerate(zip(found, self.places))}
 
 
 class _RowsOf(nn.Module):

@@ -25,6 +25,7 @@ class Known:
 
     facts: Facts = field(default_factory=Facts)
     rowwise: bool | None = None  # every output has the rows of the input, in their order
+    together: bool = False  # units that are run apart may be shown the outputs of one run of all of them
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Part:
     spec: TreeSpec
     everything: list[Any]  # the leaves of the output, tensors or not
     back: Callable[[list[Tensor], list[Tensor], bool], tuple[Uses, list[Tensor | None]] | None]
+    shown: list[Any] | None = None  # what the caller sees in place of ``everything``: the same up to rounding
 
     @property
     def units(self) -> int:

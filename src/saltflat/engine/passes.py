@@ -53,7 +53,7 @@ class Pass:
     """One call of a model, forward and backward.
 
     ``clip`` is asked in the backward pass how to clip; where it gives None, the uses are kept instead of a sum.
-    ``arrived`` is called when the backward pass is over. Gradients of outputs are multiplied by ``scale`` first:
+    ``arrived`` is called when the backward pass is over. Gradients of outputs are multiplied by ``scale()`` first:
     a mean over n rows becomes a sum. ``weights`` are used in place of the parameters' own, if given.
     """
 
@@ -63,7 +63,7 @@ class Pass:
         parameters: Sequence[nn.Parameter],
         known: Known,
         *,
-        scale: float,
+        scale: Callable[[], float],
         clip: Callable[[], Clip | None],
         arrived: Callable[[Pass], None],
         weights: Sequence[Tensor] | None = None,
@@ -100,7 +100,7 @@ class Pass:
         return [i for i in self.call.rows_at if self.call.leaves[i].requires_grad]
 
     def _joined(self, leaf: int) -> Any:
-        values = [part.everything[leaf] for part in self.parts]
+        values = [(part.shown or part.everything)[leaf] for part in self.parts]
         if len(values) == 1:
             return values[0].detach() if isinstance(values[0], Tensor) else values[0]
         return torch.cat([value.detach() for value in values])
@@ -187,14 +187,15 @@ class Pass:
 
     def _run_apart(self, rows: slice) -> Part:
         """Every unit with weights of its own: by vmap, or one after the other."""
-        return run_apart(self.call, self.parameters, rows)
+        return run_apart(self.call, self.parameters, rows, self.known.together)
 
     # --- backward -------------------------------------------------------------------------------
 
     def backward(self, grads: Sequence[Tensor | None], keep_graph: bool) -> list[Tensor | None]:
         """From the gradients of the outputs to those of the inputs; uses or clipped sums stay behind."""
         self.wanted = [i for i, grad in enumerate(grads) if grad is not None]
-        self.grads = [grad.detach() * self.scale for grad in grads if grad is not None]
+        scale = self.scale()
+        self.grads = [grad.detach() * scale for grad in grads if grad is not None]
         clip = self._clip()
         with with_weights(self.parameters, self.weights):
             done = self._in_lanes(partial(self._go_back, clip, keep_graph))
@@ -210,7 +211,7 @@ class Pass:
             self._taken = []
         self._arrived(self)
         columns = zip(*[inputs for _, _, _, inputs in done])
-        return [None if column[0] is None else torch.cat(column) / self.scale for column in columns]
+        return [None if column[0] is None else torch.cat(column) / scale for column in columns]
 
     def _in_lanes(self, work: Callable[[Part], Any]) -> list[Any]:
         parts = self.parts
@@ -253,7 +254,7 @@ class Pass:
         if self.clipped is None:
             return self.uses
         again = Pass(
-            self.call, self.parameters, replace(self.known), scale=self.scale, clip=lambda: None,
+            self.call, self.parameters, replace(self.known, together=False), scale=self.scale, clip=lambda: None,
             arrived=lambda _: None, weights=self.weights,
         )  # fmt: skip
         with torch.random.fork_rng(devices=[]), with_weights(self.parameters, self.weights):

@@ -69,6 +69,26 @@ def refuse_if_mixed(model: nn.Module, inputs: Any) -> None:
         _refuse_mixing(core, take(_tamed(take(inputs, rows), unlike=True), slice(0, 3)))
 
 
+def is_apart(model: nn.Module, inputs: Any) -> bool:
+    """Whether a model is seen not to mix its examples; False also where that cannot be seen."""
+    found = leaves(inputs)
+    rows = torch.arange(MOST, device=found[0].device) % len(found[0])
+    few = take(_tamed(take(inputs, rows), unlike=True), slice(0, 3))
+    with untouched(model):
+        clean, changed = _outputs(model, few)[0], _outputs(model, _poisoned(few))[0]
+        if clean is None or changed is None:
+            return False
+        noticed = any(
+            a.shape == b.shape and a.dim() and len(a) == 3 and not torch.equal(a[1], b[1])
+            for a, b in zip(clean, changed)
+        )
+        try:
+            _refuse_mixing(model, few)
+        except RefusedError:
+            return False
+        return noticed
+
+
 def refuse_by_name(model: nn.Module) -> None:
     """Refuse layers that are known to mix examples or to keep statistics of them."""
     for name, module in model.named_modules():

@@ -53,8 +53,10 @@ class CollateFnWithEmpty:
         self.batch_first, self.rand_on_empty = batch_first, rand_on_empty
         self.sample_empty_shapes, self.dtypes, self.example = sample_empty_shapes, dtypes, example
         self.first_batch: Any = None
+        self.last: int | None = None  # how many examples the last batch had, where this process made it
 
     def __call__(self, batch: list[Any]) -> Any:
+        self.last = len(batch)
         if len(batch) > 0:
             output = self._collated(batch)
             if self.first_batch is None:

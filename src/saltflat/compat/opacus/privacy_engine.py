@@ -24,6 +24,7 @@ from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, prepare_modu
 from saltflat.compat.opacus.methods import FlatSearch, Method
 from saltflat.compat.opacus.optimizers import DPOptimizer, get_optimizer_class
 from saltflat.compat.opacus.over_ranks import check_fixed_batches, check_layout, is_spread, same_weights
+from saltflat.compat.opacus.second_dimension import tell
 from saltflat.compat.opacus.unused import UseCheck
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from saltflat.compat.opacus.validators import ModuleValidator
@@ -145,6 +146,7 @@ class PrivacyEngine:
         loader = self._prepare_data_loader(
             data_loader, poisson_sampling, batch_first, rand_on_empty, distributed
         )
+        tell(wrapped.recorder, loader)
         sample_rate = 1 / len(loader)
         private = self._prepare_optimizer(
             optimizer=optimizer,

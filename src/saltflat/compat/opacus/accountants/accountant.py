@@ -123,7 +123,7 @@ class PRVAccountant(_Accountant):
 
 
 class RDPAccountant(_Accountant):
-    """Rényi divergences at the orders of Opacus: the same ε as there, or up to 0.2 % more where compared.
+    """Rényi divergences at the orders of Opacus: the same ε as there.
 
     >>> accountant = RDPAccountant()
     >>> accountant.history = [(1.5, 0.04, 2250)]

@@ -40,6 +40,7 @@ class AbstractGradSampleHooks:
 
     GRAD_SAMPLERS: ClassVar[dict[type[nn.Module], Callable[..., Any]]] = {}
     NORM_SAMPLERS: ClassVar[dict[type[nn.Module], Callable[..., Any]]] = {}
+    GHOST: ClassVar[bool] = False  # p.grad_sample stays None, and only norms are shown
 
     _module: nn.Module
 
@@ -55,6 +56,7 @@ class AbstractGradSampleHooks:
         self.recorder: Recorder | None = Recorder(
             plain(module), batch_first=batch_first, loss_reduction=loss_reduction
         )
+        self.recorder.ghost = self.GHOST
         for _, layer in trainable_modules(module):
             if type(layer) not in (*self.GRAD_SAMPLERS, nn.EmbeddingBag) and not list(layer.buffers()):
                 prepare_layer(layer, batch_first)
@@ -147,8 +149,8 @@ class AbstractGradSampleHooks:
 
     def get_norm_sample(self) -> Tensor:
         """Each example's gradient norm in the last batch. Not private."""
-        norms = [p._norm_sample for p in self._module.parameters() if isinstance(p, Watched) and p.records()]
-        return torch.stack(norms).norm(2, dim=0)
+        found = [p._norm_sample for p in self._module.parameters() if isinstance(p, Watched)]
+        return torch.stack([norms for norms in found if norms is not None]).norm(2, dim=0)
 
     @property
     def per_sample_gradient_norms(self) -> Tensor:
@@ -233,6 +235,8 @@ class GradSampleModule(AbstractGradSampleModule):
 class GradSampleModuleFastGradientClipping(GradSampleModule):
     """The class of ``grad_sample_mode="ghost"``; the engine underneath is the same."""
 
+    GHOST = True
+
 
 class GradSampleModuleExpandedWeights(GradSampleModule):
     """The class of ``grad_sample_mode="ew"``; the engine underneath is the same."""
@@ -289,6 +293,8 @@ class GradSampleHooks(AbstractGradSampleHooks):
 
 class GradSampleHooksFastGradientClipping(GradSampleHooks):
     """`GradSampleHooks` under the name of ``grad_sample_mode="ghost"``."""
+
+    GHOST = True
 
 
 class GradSampleHooksNoOp(GradSampleHooks):

@@ -26,6 +26,7 @@ class Record:
     ) -> None:
         self.passes, self.parameters, self._order = list(passes), list(parameters), order
         self.processed = self.forgotten = False
+        self.counts_norms = True  # unless it is the second pass of somebody who clips by hand
         self._parts: list[tuple[int, Uses]] | None = None
         self._formed: dict[int, Tensor] = {}
 
@@ -106,6 +107,9 @@ class GivenRecord(Record):
 class Underway(Protocol):
     """Backward passes that arrived, and wait for others of the same examples."""
 
+    ghost: bool
+    """Only norms are shown, as in Opacus's ghost mode."""
+
     def close_group(self) -> None:
         """Those that arrived are one batch."""
 
@@ -118,6 +122,7 @@ class Watched:
 
     _records: list[Record]
     _underway: Underway | None = None
+    _cleared_norms: Tensor | None = None  # of a batch that was cleared before a step used it
 
     def records(self) -> list[Record]:
         """One for each batch since the gradients were cleared."""
@@ -126,13 +131,25 @@ class Watched:
         return self._records
 
     @property
+    def _in_ghost_mode(self) -> bool:
+        return self._underway is not None and self._underway.ghost
+
+    @property
     def grad_sample(self) -> Any:
-        """Per-example gradients of the last batch; a list of them where several were accumulated; or None."""
-        formed = [record.gradients(self) for record in self.records()]  # type: ignore[arg-type]
+        """Per-example gradients of the last batch; a list of them where several were accumulated; or None.
+
+        In ghost mode None, as in Opacus, unless somebody assigned them.
+        """
+        shown = [r for r in self.records() if not self._in_ghost_mode or isinstance(r, GivenRecord)]
+        formed = [record.gradients(self) for record in shown]  # type: ignore[arg-type]
         return None if not formed else formed[0] if len(formed) == 1 else formed
 
     @grad_sample.setter
     def grad_sample(self, value: Any) -> None:
+        if self._in_ghost_mode:
+            # Who clips by hand asks for the norms after zero_grad(), and before the second backward pass.
+            waiting = [record for record in self._records if not record.processed]
+            self._cleared_norms = waiting[-1].norms(self) if waiting else None  # type: ignore[arg-type]
         if self._underway is not None:
             self._underway.drop_group()
         given = [] if value is None else value if isinstance(value, list) else [value]
@@ -144,9 +161,11 @@ class Watched:
 
     @property
     def _norm_sample(self) -> Any:
-        """Per-example norms of the last batch."""
+        """Per-example norms of the last batch; in ghost mode also after it was cleared, until the next."""
         records = self.records()
-        return records[-1].norms(self) if records else None  # type: ignore[arg-type]
+        if records and records[-1].counts_norms:
+            return records[-1].norms(self)  # type: ignore[arg-type]
+        return self._cleared_norms
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
         plain: Any = self
@@ -174,7 +193,7 @@ def watch(parameter: nn.Parameter, underway: Underway | None = None) -> None:
         own.pop("grad_sample", None)
         parameter.__class__ = _watched_class(type(parameter))
     watched: Any = parameter
-    watched._records, watched._underway = [], underway
+    watched._records, watched._underway, watched._cleared_norms = [], underway, None
 
 
 def unwatch(parameter: nn.Parameter) -> None:
@@ -182,6 +201,7 @@ def unwatch(parameter: nn.Parameter) -> None:
     if isinstance(parameter, Watched):
         parameter.__class__ = type(parameter)._unwatched  # type: ignore[attr-defined]
         parameter.__dict__.pop("_records", None)
+        parameter.__dict__.pop("_cleared_norms", None)
         parameter.__dict__.pop("_underway", None)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from saltflat.compat.opacus.utils.packed_sequences import Padded
 from saltflat.engine.calls import Acquaintance
 from saltflat.engine.one_call import Call, Known
 from saltflat.engine.passes import Clip, Pass
-from saltflat.errors import RefusedError
+from saltflat.errors import PrivacyWarning, RefusedError
 
 ACCUMULATION = (
     "Poisson sampling is not compatible with grad accumulation. "
@@ -38,11 +40,14 @@ class Recorder:
             raise ValueError(f"loss_reduction = {loss_reduction}. Only 'sum' and 'mean' losses are supported")
         self.module, self.batch_first, self.loss_reduction = module, batch_first, loss_reduction
         self.enabled = True
+        self.ghost = False
         self.accumulation_allowed = True
         # Whether p.grad gets the gradient of the batch as well, as an ordinary backward pass would leave it.
         self.batch_gradient = True
         self.clip: Callable[[], Clip | None] = lambda: None  # an optimizer says how, if it knows already
         self.weights: Callable[[], Sequence[Tensor] | None] = lambda: None  # where gradients are taken
+        # Asked whether the examples are in the second dimension of all arguments: what to do if that is taken.
+        self.rows_second: Callable[[Sequence[Any]], Callable[[], None] | None] = lambda _: None
         self._known = Acquaintance()
         self._waiting: list[weakref.ref[Pass]] = []
         self._group: list[Pass] = []
@@ -95,11 +100,10 @@ class Recorder:
             self.close_group()
         if call.units == 0:
             return self._empty(call, parameters)
-        known = self._looked_at(call)
-        scale = float(call.units) if self.loss_reduction == "mean" else 1.0
+        call, known = self._looked_at(call)
         this = Pass(
-            call, parameters, known, scale=scale, clip=self._clip_now, arrived=self._arrived,
-            weights=self.weights(),
+            call, parameters, known, scale=partial(self._scale, float(call.units)), clip=self._clip_now,
+            arrived=self._arrived, weights=self.weights(),
         )  # fmt: skip
         self._waiting = [ref for ref in self._waiting if ref() is not None]
         self._waiting.append(weakref.ref(this))
@@ -107,14 +111,47 @@ class Recorder:
             self._orders[this] = order
         return this.forward()
 
-    def _looked_at(self, call: Call) -> Known:
+    def _looked_at(self, call: Call) -> tuple[Call, Known]:
         try:
-            return self._known.with_call(call)
+            return call, self._known.with_call(call)
         except RefusedError as error:
             if not self.batch_first:
                 raise
+            turned = self._turned(call)
+            if turned is not None:
+                return turned
             hint = f"{error.cure} If the examples are in the second dimension, pass batch_first=False."
             raise RefusedError(error.what, error.why, hint) from error
+
+    def _turned(self, call: Call) -> tuple[Call, Known] | None:
+        """The call with its examples in the second dimension, where the loader and the model say so."""
+        taken = self.rows_second(call.leaves)
+        if taken is None:
+            return None
+        args, kwargs = tree_unflatten(call.leaves, call.spec)
+        turned = Call.of(self.module, call.run, args, kwargs, dim=1)
+        assert turned is not None
+        known = self._known.with_call(turned)
+        if not known.together:
+            return None
+        self.batch_first = False
+        taken()
+        warnings.warn(
+            "The examples are in the second dimension of the batches that the private loader makes, and the model "
+            "keeps them apart there: batch_first=False is taken, and each example is clipped. (Opacus would clip "
+            "each position over all examples.) Pass batch_first=False to say so yourself.",
+            PrivacyWarning,
+            stacklevel=6,
+        )  # fmt: skip
+        return turned, known
+
+    @property
+    def _by_hand(self) -> bool:
+        """Whether a backward pass is the second of somebody who clips by hand: of a sum of weighed losses."""
+        return self.ghost and not self.enabled
+
+    def _scale(self, units: float) -> float:
+        return units if self.loss_reduction == "mean" and not self._by_hand else 1.0
 
     def _clip_now(self) -> Clip | None:
         """How to clip at once; None while other calls may belong to the same examples."""
@@ -132,7 +169,9 @@ class Recorder:
         passes, self._group = self._group, []
         if passes:
             parameters = passes[0].parameters
-            self._leave(Record(passes, parameters, self._orders.get(passes[0])), parameters)
+            record = Record(passes, parameters, self._orders.get(passes[0]))
+            record.counts_norms = not self._by_hand
+            self._leave(record, parameters)
 
     def drop_group(self) -> None:
         """Somebody cleared the gradients: what arrived is forgotten."""
@@ -153,7 +192,7 @@ class Recorder:
                     use = uses.get(id(p))
                     if use is None:
                         continue
-                    scale = 1 / sum(u for u, _ in record.parts()) if self.loss_reduction == "mean" else 1.0
+                    scale = 1 / self._scale(sum(u for u, _ in record.parts()))
                     grad = use.weighted_sum(torch.full((units,), scale, dtype=p.dtype, device=p.device))
                     p.grad = grad.view_as(p).clone() if p.grad is None else p.grad.add_(grad.view_as(p))
 
