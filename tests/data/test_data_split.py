@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saltflat import data
-from saltflat.data.dataset import Part, Raw
+from saltflat.data.raw import Part, Raw
 from saltflat.data.split import permutation, split_public, split_test
 from saltflat.errors import InputError
 

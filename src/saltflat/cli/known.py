@@ -1,7 +1,7 @@
 """What a shell may complete: names of methods, data sets, models, accounts and run folders, without torch.
 
-Importing torch takes seconds, and a completion must not. So the names of data sets and models stand here once
-more; a test compares them with what `saltflat.data` and `saltflat.models` know.
+Importing torch takes seconds, and a completion must not. So the names of models stand here once more; a
+test compares them with what `saltflat.models` knows. The catalogue of data sets needs no torch.
 """
 
 from __future__ import annotations
@@ -13,10 +13,6 @@ from pathlib import Path
 from click import Context, Parameter
 from click.shell_completion import CompletionItem
 
-DATA_SETS = (
-    "digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "emnist", "emnist-letters",
-    "emnist-digits", "emnist-mnist", "emnist-byclass", "emnist-bymerge",
-)  # fmt: skip
 MODELS = (
     "centred-linear", "cnn-selu", "cnn-tanh", "dpnas-cifar", "dpnas-fmnist", "dpnas-mnist", "fed-cnn", "gn-resnet10",
     "linear", "logistic", "mlp", "resnet18-gn", "scatter-cnn", "scatter-linear", "vit-tiny", "wrn-16-4",
@@ -76,7 +72,13 @@ def _augmentations(_: str) -> Iterable[str]:
     return AUGMENTATIONS
 
 
-complete_data_name = one_of(lambda _: DATA_SETS)
+def _data_names(_: str) -> Iterable[str]:
+    from saltflat.data.catalogue import names
+
+    return names()
+
+
+complete_data_name = one_of(_data_names)
 complete_model = one_of(lambda _: MODELS)
 complete_models = some_of(lambda _: MODELS)
 complete_optimizer = one_of(lambda _: OPTIMIZERS)

@@ -27,11 +27,11 @@ class RunFileType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As for any file, with a hint."""
-        from saltflat.cli.known import DATA_SETS
+        from saltflat.data.catalogue import names
 
         path = Path(str(value))
         if not path.is_file():
-            if str(value) in DATA_SETS or path.suffix in (".csv", ".parquet", ".npz"):
+            if str(value) in names() or path.suffix in (".csv", ".parquet", ".npz"):
                 self.fail(f"{value!r} is no run file (TOML). For data, write --data {value}", param, ctx)
             if (path / "plan.json").exists():
                 said = f"{value!r} is a run folder, not a run file (TOML). To go on with it: --resume {value}"

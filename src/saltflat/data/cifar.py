@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from saltflat.data.dataset import Part, Raw
 from saltflat.data.files import bad_file, read_all, tar_members
 from saltflat.data.idx import check_labels
+from saltflat.data.raw import Part, Raw
 
 _PIXELS = 3 * 32 * 32
 

@@ -1,10 +1,8 @@
-"""What a reader hands over, and what `load` makes of it: arrays from files, then a `DataSet`."""
+"""What `load` makes of the arrays that a reader found: tensors, and a `DataSet` of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,54 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from saltflat.data.files import by
+from saltflat.data.raw import Part
 from saltflat.data.source import Examples, Provenance
-
-CLASSES_FROM_DATA = "The classes were read from the data, so they count as public (the zero-out relation)."
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Rows as they lie in a file: uint8 images (N x C x H x W) or float32 features, with class numbers."""
-
-    inputs: NDArray[Any]
-    labels: NDArray[np.int64]
-    groups: NDArray[np.int64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, rows: NDArray[np.int64]) -> Part:
-        """Some of the rows, in the order asked for."""
-        groups = None if self.groups is None else self.groups[rows]
-        return Part(self.inputs[rows], self.labels[rows], groups)
-
-    def examples(
-        self, provenance: Provenance, name: str, num_classes: int, declared_by: str = ""
-    ) -> Examples:
-        """The rows as tensors: images as float32 in [0, 1], features as they are, targets as int64."""
-        inputs = _tensor(self.inputs)
-        if inputs.dtype == torch.uint8:
-            inputs = inputs.to(torch.float32).div_(255.0)
-        groups = None if self.groups is None else _tensor(self.groups)
-        return Examples(inputs, _tensor(self.labels), provenance, name, num_classes, groups, declared_by)
-
-
-@dataclass(frozen=True, eq=False)
-class Raw:
-    """One data set as a reader found it.
-
-    ``declared`` is false where the data themselves named the classes; ``lossy`` is true for JPEG images.
-    """
-
-    train: Part
-    test: Part | None
-    classes: tuple[str, ...]
-    declared: bool = True
-    note: str = ""
-    lossy: bool = False
-
-
-Reader = Callable[[Sequence[Path]], Raw]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +51,17 @@ class DataSet:
 
     def __repr__(self) -> str:
         return f"<DataSet {self}>"
+
+
+def examples_of(
+    part: Part, provenance: Provenance, name: str, num_classes: int, declared_by: str = ""
+) -> Examples:
+    """The rows as tensors: images as float32 in [0, 1], features as they are, targets as int64."""
+    inputs = _tensor(part.inputs)
+    if inputs.dtype == torch.uint8:
+        inputs = inputs.to(torch.float32).div_(255.0)
+    groups = None if part.groups is None else _tensor(part.groups)
+    return Examples(inputs, _tensor(part.labels), provenance, name, num_classes, groups, declared_by)
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from saltflat.data.dataset import Part, Raw
-from saltflat.data.split import permutation
+from saltflat.data.raw import Part, Raw
 
 TEST_ROWS = 360
 
@@ -29,6 +28,8 @@ def read_digits(paths: Sequence[Path] = ()) -> Raw:
     table = _table()
     images = (table[:, :-1].reshape(-1, 1, 8, 8) / 16.0).astype(np.float32)  # pixels count from 0 to 16
     whole = Part(images, table[:, -1].astype(np.int64))
+    from saltflat.data.split import permutation  # which needs torch
+
     order = permutation(len(whole), seed=0)
     return Raw(
         whole.take(order[:-TEST_ROWS]),

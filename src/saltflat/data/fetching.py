@@ -10,7 +10,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from saltflat.data.catalogue import Download, Entry, entry
+from saltflat.data.catalogue import entry
+from saltflat.data.entry import Download, Entry
 from saltflat.data.files import DAMAGE, open_plain
 from saltflat.data.places import complete, target_dir
 from saltflat.errors import InputError

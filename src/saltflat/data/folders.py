@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saltflat.data.dataset import CLASSES_FROM_DATA, Part, Raw
 from saltflat.data.files import bad_file, by, cache_dir, tar_members
+from saltflat.data.raw import CLASSES_FROM_DATA, Part, Raw
 from saltflat.errors import InputError, MissingDependencyError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")

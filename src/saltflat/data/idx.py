@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from saltflat.data.dataset import Part, Raw
 from saltflat.data.files import bad_file, by, read_all, zip_members
+from saltflat.data.raw import Part, Raw
 
 _UNSIGNED_BYTE = 8
 

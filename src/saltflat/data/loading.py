@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from saltflat.data.catalogue import CATALOGUE, Entry, known, names
-from saltflat.data.dataset import DataSet, Raw
+from saltflat.data.catalogue import CATALOGUE, known, names
+from saltflat.data.dataset import DataSet, examples_of
+from saltflat.data.entry import Entry
 from saltflat.data.fetching import fetch
 from saltflat.data.files import bad_file
 from saltflat.data.folders import ARCHIVE_SUFFIXES, Size, read_class_archive, read_class_folders
 from saltflat.data.idx import EMNIST_SPLITS
 from saltflat.data.places import complete, exists, find, not_found
+from saltflat.data.raw import Raw
 from saltflat.data.shared_rows import split_beside
 from saltflat.data.source import Provenance
 from saltflat.data.split import check_fraction, split_public, split_test
@@ -143,15 +145,15 @@ def _data_set(
             f"A share of {public_fraction:g} of the training rows is declared public: {by}, seed {seed}."
         )
     count = len(raw.classes)
-    private = train.examples(provenance, name, count)
+    private = examples_of(train, provenance, name, count)
     split_off = None
     if public is not None:
         word = f"whoever split it off: a share of {public_fraction:g} of the training rows, seed {seed}"
-        split_off = public.examples("public", name, count, declared_by=word)
+        split_off = examples_of(public, "public", name, count, declared_by=word)
         private = split_beside(private, split_off)
     return DataSet(
         private,
-        None if raw.test is None else raw.test.examples(provenance, name, count),
+        None if raw.test is None else examples_of(raw.test, provenance, name, count),
         split_off,
         count,
         name,

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from saltflat.data.catalogue import Entry, Form, entry, known
+from saltflat.data.catalogue import entry, known
+from saltflat.data.entry import Entry, Form
 from saltflat.data.files import by, cache_dir
 from saltflat.errors import InputError
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from saltflat.data.dataset import Part, Raw
+from saltflat.data.raw import Part, Raw
 from saltflat.data.source import Examples
 from saltflat.errors import InputError, check_count
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saltflat.data.dataset import Part, Raw
 from saltflat.data.files import bad_file, by, read_all
 from saltflat.data.idx import DIGIT_CLASSES, check_labels
+from saltflat.data.raw import Part, Raw
 
 SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saltflat.data.dataset import CLASSES_FROM_DATA, Part, Raw
 from saltflat.data.files import bad_file
+from saltflat.data.raw import CLASSES_FROM_DATA, Part, Raw
 from saltflat.errors import InputError, MissingDependencyError
 
 Classes = Sequence[str] | Sequence[int] | int
