@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from saltflat.errors import InputError, MissingDependencyError
+from saltflat.errors import InputError, pyplot_for
 from saltflat.federated.clients import Clients
 
 MOST_BARS = 60
@@ -22,13 +22,7 @@ def draw_partition(
 
     The picture shows exact numbers about private rows, and says so: it is for simulations.
     """
-    try:
-        import matplotlib
-
-        matplotlib.use("agg")
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "drawing the partition", "plot") from error
+    plt = pyplot_for("drawing the partition")
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError("picture", str(path), "a file that ends in .png, .svg or .pdf")
