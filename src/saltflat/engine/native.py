@@ -135,7 +135,7 @@ def _library() -> ctypes.CDLL | None:
 def _compiled(compiler: str) -> Path:
     """The library for this source, compiler and processor: from the cache, or compiled into it."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
-    told = [SOURCE.read_bytes(), version, _processor().encode(), " ".join(FLAGS).encode()]
+    told = [SOURCE.read_bytes(), version, processor().encode(), " ".join(FLAGS).encode()]
     folder = _cache_folder()
     target = folder / f"native-{hashlib.sha256(b'|'.join(told)).hexdigest()[:24]}.so"
     if target.exists() and target.stat().st_uid == os.getuid():
@@ -157,7 +157,7 @@ def _cache_folder() -> Path:
     return folder
 
 
-def _processor() -> str:
+def processor() -> str:
     """What ``-march=native`` depends on: a home directory may be shared by unlike machines."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

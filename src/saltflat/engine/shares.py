@@ -9,11 +9,12 @@ and the group normalisation of the next call 0.3 instead of 1.0 ms.
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from saltflat.engine.native import processor
 
 NARROW = 16  # up to as many columns, a product takes no longer than reading its other side
 # Fewer numbers stay in the first caches, and fewer rows are not worth a call of their own.
@@ -72,10 +73,7 @@ def few_outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @lru_cache(maxsize=1)
 def _prefers_few_columns() -> bool:
     """Whether this machine multiplies by a narrow matrix as fast as by a wide one: what its maker's library does."""
-    try:
-        return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
+    return "Intel" in processor()
 
 
 def _dealt(rows: Tensor, shares: int) -> Tensor:
