@@ -1,6 +1,7 @@
 """Recipes, found on other data and then measured; resumable: give the same command again to go on.
 
     python benchmarks/recipes/run.py try DATA FAMILY rate=10,25 clip=0.02 mean=0.1 --data-dir DIR   tuning runs
+    python benchmarks/recipes/run.py plan DATA HEAD method=sai,dp-sgd+ema rate=2 --data-dir DIR  runs of whole plans
     python benchmarks/recipes/run.py report DATA EPSILON --data-dir DIR                     five reported runs
     python benchmarks/recipes/run.py table                                                  what has been found
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from families import features, training_rows
+from heads import Attempt, attempt
 from search import HELD_OUT, Setting, accuracies, noise_for
 
 RESULTS = Path(__file__).parent / "results"
@@ -62,6 +64,24 @@ def tuning(data: str, family: str, words: list[str], data_dir: str | None) -> No
             RESULTS.mkdir(exist_ok=True)
             names[setting].write_text(json.dumps(about, indent=1) + "\n")
             print(f"{accuracy:.4f}  {names[setting].stem}  ({seconds} s)", flush=True)
+
+
+def plans(data: str, head: str, words: list[str], data_dir: str | None) -> None:
+    """Whole plans through `saltflat.fit`: all combinations of the settings named that have no result yet."""
+    lists = {word.partition("=")[0]: word.partition("=")[2].split(",") for word in words}
+    numbers = lists.pop("run", ["1"])
+    for number, chosen in itertools.product(numbers, itertools.product(*lists.values())):
+        one = Attempt(head, **dict(zip(lists, map(_value, chosen))))
+        target = RESULTS / f"tuning-{data}-plan-{one}-run{number}.json"
+        if target.exists():
+            continue
+        started = time.time()
+        found = attempt(one, data, data_dir)
+        about = {"role": "tuning", "data": data, "setting": vars(one), "scored_on": "held-out training rows"}
+        about |= found | {"delta": 1e-5, "seconds": round(time.time() - started, 2)}
+        target.write_text(json.dumps(about, indent=1) + "\n")
+        average = "" if found["average_accuracy"] is None else f", average {found['average_accuracy']:.4f}"
+        print(f"{found['accuracy']:.4f}{average}  {target.stem}  ({about['seconds']} s)", flush=True)
 
 
 def report(data: str, epsilon: str, numbers: list[str], data_dir: str | None) -> None:
@@ -110,14 +130,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["try", "report", "table"])
+    parser.add_argument("what", choices=["try", "plan", "report", "table"])
     parser.add_argument("data", nargs="?", default="")
-    parser.add_argument("choice", nargs="?", default="", help="a family of features, or ε")
+    parser.add_argument("choice", nargs="?", default="", help="a family of features, a head, or ε")
     parser.add_argument("words", nargs="*", help="settings to try, or numbers of runs")
     parser.add_argument("--data-dir")
     given = parser.parse_intermixed_args()
     if given.what == "table":
         table()
     else:
-        do = {"try": tuning, "report": report}[given.what]
+        do = {"try": tuning, "plan": plans, "report": report}[given.what]
         do(given.data, given.choice, given.words, given.data_dir)
