@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointError
 
-from saltflat.engine.derived import pulled_back, unexpanded, was_one_row
+from saltflat.engine.derived import pulled_back, unexpanded
 from saltflat.engine.functions import (
     EXPANSIONS,
     QUESTIONS,
@@ -282,8 +282,9 @@ class Tape(TorchFunctionMode):
                 rows = use.grads.reshape(use.units, -1, width)
                 source.add(LookupUse(index, rows, len(source.value)))
                 return
-            if was_one_row(slot.value, source.value):
-                source.add(DirectUse(unexpanded(use, source.value), rule=use.rule))
+            grads = unexpanded(use, source.value)
+            if grads is not None:
+                source.add(DirectUse(grads, rule=use.rule))
                 return
         for parent, found in pulled_back(slot.tensor, self.parameters, use, self.workspace.notes, place):
             self.slots[id(parent)].add(found)
