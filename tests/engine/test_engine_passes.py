@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.engine import batch, passes
+from saltflat.engine.acquaintance import Acquaintance
 from saltflat.engine.apart import run_apart
-from saltflat.engine.calls import Acquaintance
 from saltflat.engine.clipped_sum import clipped_sum
 from saltflat.engine.clipping import flat
 from saltflat.engine.one_call import Call
@@ -96,7 +96,7 @@ def sums(found: Pass, model: nn.Module) -> dict[str, Tensor]:
 def test_the_sum_is_that_of_clipped_sum(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in lanes and micro-batches of 16. Should fail when the parts' gradients are not cut to their rows."""
     monkeypatch.setattr(batch, "WORTH_LANES", 0)
-    monkeypatch.setattr(passes, "MICRO_BATCH_BYTES", 0)
+    monkeypatch.setattr(batch, "MICRO_BATCH_BYTES", 0)
     torch.manual_seed(1)
     model = MODELS[name]()
     x, y = drawn(70)

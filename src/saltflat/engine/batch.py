@@ -26,6 +26,10 @@ from saltflat.engine.views import Views
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import InputError
 
+# What the micro-batches of all lanes may hold together: large enough for the matrix products, and bounded on a
+# machine with many cores.
+MICRO_BATCH_BYTES = 512 * 2**20
+LARGEST_MICRO_BATCH = 4096
 # A batch whose records, and half of whose activations, are smaller is left to one lane.
 WORTH_LANES = 32 * 2**20
 
@@ -55,6 +59,16 @@ class Facts:
         """Whether as many units are done before a second lane has begun."""
         return units * max(self.unit_bytes, self.unit_activations // 2) < WORTH_LANES
 
+    def fitting_units(self, lanes: int) -> int:
+        """How many units a lane may take at a time: a power of two, not below what the matrix products need."""
+        fits = MICRO_BATCH_BYTES // lanes // max(self.unit_bytes, 1)
+        return min(LARGEST_MICRO_BATCH, 1 << max(fits.bit_length() - 1, 4))
+
+    def note_draws(self, before: Tensor, model: nn.Module) -> None:
+        """Whether the model has drawn since the generator was in this state: draws would fall to lanes by chance."""
+        self.draws = not torch.equal(before, torch.get_rng_state())
+        self.one_lane = self.draws or has_compiled_parts(model)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -83,6 +97,7 @@ class Batch:
         code = getattr(self.loss_fn, "__code__", type(self.loss_fn))
         return shapes, modules, tuple(trainable), formed, code
 
+    @torch.no_grad()
     def uses(
         self, parameters: dict[str, nn.Parameter], part: slice, facts: Facts, workspace: Workspace
     ) -> dict[str, Use]:
@@ -95,8 +110,7 @@ class Batch:
             uses = self._uses_over_views(parameters, part, facts, workspace, self.displacements)
         if self.frame is None:
             return uses
-        with torch.no_grad():
-            return self.frame.applied(parameters, uses, (part.stop - part.start) // self.each)
+        return self.frame.applied(parameters, uses, (part.stop - part.start) // self.each)
 
     def _uses_over_views(
         self,
@@ -109,9 +123,8 @@ class Batch:
         """One pass a view, each at weights of its own; a unit's gradient is the sum over its views."""
         views = len(displacements)
         if views == 0 or self.each % views:
-            raise InputError(
-                "displacements", views, f"a number of views that divides rows_per_unit={self.each}"
-            )
+            wanted = f"a number of views that divides rows_per_unit={self.each}"
+            raise InputError("displacements", views, wanted)
         found = Views()
         for view, displacement in enumerate(displacements):
             rows = slice(part.start + view, part.stop, views)
@@ -122,18 +135,14 @@ class Batch:
             )  # fmt: skip
             before = {name: p.detach().clone() for name, p in parameters.items()}
             try:
-                with torch.no_grad():
-                    for name, p in parameters.items():
-                        p.add_(displacement[name])
+                for name, p in parameters.items():
+                    p.add_(displacement[name])
                 uses = seen._uses(parameters, slice(0, len(seen.targets)), facts, workspace)
-                with torch.no_grad():
-                    found.add(uses)  # while the weights are those of the view
+                found.add(uses)  # while the weights are those of the view
             finally:
-                with torch.no_grad():
-                    for name, p in parameters.items():
-                        p.copy_(before[name])
-        with torch.no_grad():
-            return found.merged()
+                for name, p in parameters.items():
+                    p.copy_(before[name])
+        return found.merged()
 
     def _uses(
         self, parameters: dict[str, nn.Parameter], part: slice, facts: Facts, workspace: Workspace

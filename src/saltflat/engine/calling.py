@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -27,13 +27,18 @@ def leaves(inputs: Any) -> list[Tensor]:
     return [inputs] if isinstance(inputs, Tensor) else []
 
 
+def map_tensors(change: Callable[[Tensor], Tensor], inputs: Any) -> Any:
+    """The same form of input, with each of its tensors changed."""
+    if isinstance(inputs, dict):
+        return {key: map_tensors(change, value) for key, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return tuple(map_tensors(change, value) for value in inputs)
+    return change(inputs) if isinstance(inputs, Tensor) else inputs
+
+
 def take(inputs: Any, part: Any) -> Any:
     """Some rows of an input of any form."""
-    if isinstance(inputs, dict):
-        return {key: take(value, part) for key, value in inputs.items()}
-    if isinstance(inputs, tuple | list):
-        return tuple(take(value, part) for value in inputs)
-    return inputs[part] if isinstance(inputs, Tensor) else inputs
+    return map_tensors(lambda rows: rows[part], inputs)
 
 
 def check_losses(losses: Any, rows: int) -> None:
@@ -77,3 +82,19 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if buffer.shape == before.shape:
                     buffer.data.copy_(before)
+
+
+@contextmanager
+def holding(tensors: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iterator[None]:
+    """The same tensor objects with other numbers inside the block, if any are given; nothing is copied."""
+    if values is None:
+        yield
+        return
+    before = [t.data for t in tensors]
+    try:
+        for t, value in zip(tensors, values, strict=True):
+            t.data = value
+        yield
+    finally:
+        for t, value in zip(tensors, before, strict=True):
+            t.data = value

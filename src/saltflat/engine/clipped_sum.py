@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,19 +15,17 @@ from torch import Tensor, nn
 from saltflat.engine import lanes
 from saltflat.engine import rules as _rules
 from saltflat.engine.batch import WORTH_LANES, Batch, Facts, LossFunction
-from saltflat.engine.calling import has_compiled_parts, untouched
+from saltflat.engine.calling import untouched
 from saltflat.engine.clipping import ClippingFunction, SquaredNorms, flat, total_norm
 from saltflat.engine.frame import Frame
+from saltflat.engine.probe import examine
 from saltflat.engine.uses import Use
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import InputError, check_count
 
 assert _rules  # importing them registers them
 
-# What the micro-batches of all lanes may hold together: large enough for the matrix products, and bounded on a
-# machine with many cores.
-MICRO_BATCH_BYTES = 512 * 2**20
-LARGEST_MICRO_BATCH = 4096
+K = TypeVar("K")
 # A first look at a model takes as many units: enough to see what a unit holds, and too few to need memory.
 LEARNING_UNITS = 16
 # A gradient longer than this counts as not finite: the factor that would shorten it has lost its digits.
@@ -108,12 +106,10 @@ def clipped_sum(
     if rows % rows_per_unit:
         raise InputError("rows_per_unit", rows_per_unit, f"a divisor of the {rows} rows")
     batch = Batch(core, loss_fn, inputs, targets, rows_per_unit, row_weights, displacements, frame)
-    facts = _facts.setdefault(model, {}).setdefault(batch.signature(parameters), Facts())
+    known, signature = _facts.setdefault(model, {}), batch.signature(parameters)
+    facts = known.setdefault(signature, Facts())
     if check and rows and not facts.examined:
-        from saltflat.engine.probe import examine
-
-        found = examine(model, loss_fn, inputs, targets)
-        facts.off_tape, facts.needs_company, facts.ratios = found.off_tape, found.needs_company, found.ratios
+        facts = known[signature] = examine(model, loss_fn, inputs, targets)
         facts.examined = rows >= 3  # fewer rows may look alike: look again at the next batch
 
     adder = partial(_Adder, parameters, clip_norm, clipping, facts)
@@ -123,8 +119,7 @@ def clipped_sum(
         facts.layouts.clear()  # the weights change before the next call
     sums: dict[str, Tensor] = {}
     for each in done:
-        for name, value in each.sums.items():
-            sums[name] = sums[name].add_(value) if name in sums else value
+        add_to(sums, each.sums)
     grads = {
         name: sums[name].contiguous() if name in sums else torch.zeros_like(p)
         for name, p in parameters.items()
@@ -136,10 +131,8 @@ def clipped_sum(
     if len(norms) == 1:
         return ClippedSum(grads, norms[0], rules)
     some = next(iter(parameters.values()))
-    norms.append(
-        torch.zeros(0, dtype=some.dtype.to_real(), device=some.device)
-    )  # so that no units are a vector too
-    return ClippedSum(grads, torch.cat(norms), rules)
+    none = torch.zeros(0, dtype=some.dtype.to_real(), device=some.device)  # so that no units are a vector too
+    return ClippedSum(grads, torch.cat([*norms, none]), rules)
 
 
 class _Adder:
@@ -191,13 +184,9 @@ class _Adder:
         if self.facts.weighing is not None:
             weigh(uses, units, self.facts)
         self.rules |= {name: use.rule for name, use in uses.items()}
-        with torch.no_grad():
-            self.norms[part.start], factors = clip_factors(
-                self.parameters, uses, units, self.clip_norm, self.clipping
-            )
-            for name in list(uses):
-                value = uses.pop(name).weighted_sum(factors[name])  # a record is of no use after its sum
-                self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
+        self.norms[part.start] = add_clipped(
+            self.sums, self.parameters, uses, units, self.clip_norm, self.clipping
+        )
 
 
 def _in_turns(
@@ -253,22 +242,20 @@ def _learn(trial: _Adder, batch: Batch, units: int, wanted: int | None, facts: F
     before = torch.get_rng_state()
     with untouched(batch.model):
         trial.add(slice(0, count * batch.each), Workspace())
-        facts.draws = not torch.equal(before, torch.get_rng_state())
-    # Random draws would fall to the lanes by chance.
-    facts.one_lane = facts.draws or has_compiled_parts(batch.model)
-    fits = MICRO_BATCH_BYTES // lanes.lane_count(list(trial.parameters.values())) // max(facts.unit_bytes, 1)
-    # A power of two, not below what the matrix products need.
-    facts.micro_batch = min(LARGEST_MICRO_BATCH, 1 << max(fits.bit_length() - 1, 4))
+        facts.note_draws(before, batch.model)
+    facts.micro_batch = facts.fitting_units(lanes.lane_count(list(trial.parameters.values())))
 
 
-def clip_factors(
+@torch.no_grad()
+def add_clipped(
+    sums: dict[str, Tensor],
     parameters: dict[str, nn.Parameter],
     uses: dict[str, Use],
     units: int,
     clip_norm: float,
     clipping: ClippingFunction,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The norms of the units, and by parameter name the factors that clip their gradients."""
+) -> Tensor:
+    """Add the clipped gradients of some units to the sums, and use up their uses; the norms before the clip."""
     known = {name: use.squared_norms() for name, use in uses.items()}
     if len(known) < len(parameters):  # a clipping function sees the same names each time, whatever was used
         zeros = torch.zeros_like(next(iter(known.values()))) if known else torch.zeros(units)
@@ -283,14 +270,19 @@ def clip_factors(
             use.silence(broken)
         factors = {name: factor.masked_fill(broken, 0.0) for name, factor in factors.items()}
     cast: dict[tuple[int, torch.dtype], Tensor] = {}  # mostly one factor for all
-    scales: dict[str, Tensor] = {}
-    for name in uses:
+    for name in list(uses):
         factor, dtype = factors[name], parameters[name].dtype
         key = id(factor), dtype
         if key not in cast:
             cast[key] = factor.to(dtype)
-        scales[name] = cast[key]
-    return total.to(next(iter(parameters.values())).dtype.to_real()), scales
+        add_to(sums, {name: uses.pop(name).weighted_sum(cast[key])})  # a record is of no use after its sum
+    return total.to(next(iter(parameters.values())).dtype.to_real())
+
+
+def add_to(sums: dict[K, Tensor], more: Mapping[K, Tensor]) -> None:
+    """Add more of each, in place where there is some already."""
+    for key, value in more.items():
+        sums[key] = sums[key].add_(value) if key in sums else value
 
 
 def micro_batches(units: int, size: int, many: int, each: int) -> Iterator[slice]:

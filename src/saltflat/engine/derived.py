@@ -272,16 +272,15 @@ def _few_units_at_a_time(use: RowUse) -> Iterable[Tensor]:
         yield use.of_units(start, min(start + size, use.units))
 
 
-def unexpanded(use: RowUse, source: Tensor) -> Tensor:
-    """Per-unit gradients of what was expanded over the rows: sums instead of a diagonal embedding."""
+def unexpanded(use: RowUse, source: Tensor) -> Tensor | None:
+    """Per-unit gradients of what was expanded over the rows: sums instead of a diagonal embedding.
+
+    None unless rows were made by broadcasting alone; a repeated dimension may also have tiled something.
+    """
     grads = use.grads
     shape = (1,) * (grads.dim() - source.dim()) + tuple(source.shape)
+    if shape[0] != 1 or any(a not in (1, b) for a, b in zip(shape, grads.shape)):
+        return None
     summed = [d for d in range(1, grads.dim()) if shape[d] == 1 and grads.shape[d] != 1]
     reduced = grads.sum(summed, keepdim=True) if summed else grads
     return reduced.reshape(use.units, -1, *source.shape).sum(1)
-
-
-def was_one_row(expanded: Tensor, source: Tensor) -> bool:
-    """Whether rows were made by broadcasting alone; a repeated dimension may also have tiled something."""
-    shape = (1,) * (expanded.dim() - source.dim()) + tuple(source.shape)
-    return shape[0] == 1 and all(a in (1, b) for a, b in zip(shape, expanded.shape))

@@ -20,9 +20,9 @@ class _Operation(torch.autograd.Function):
     """Any operation; ``record`` gets the output gradients, ``back`` gives the input gradients."""
 
     @staticmethod
-    def forward(ctx: Any, run: Any, record: Any, back: Any, anchor: Tensor, *rows: Tensor) -> Any:
+    def forward(ctx: Any, outputs: Any, record: Any, back: Any, anchor: Tensor, *rows: Tensor) -> Any:
         ctx.record, ctx.back = record, back
-        return run()
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -70,7 +70,7 @@ def run_one_operation(tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict
         return pull(tuple(g.unsqueeze(0) for g in grads))
 
     def record(grads: tuple[Tensor, ...]) -> None:
-        per_row = _vmapped(one_row, data, grads)
+        per_row = _for_each_row(one_row, data, grads)
         for slot, grad in zip(slots, per_row):
             summed = grad.reshape(tape.units, -1, *slot.value.shape).sum(1)
             slot.add(DirectUse(summed, rule=f"torch.func on {name}"))
@@ -93,18 +93,24 @@ def run_one_operation(tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict
             filled[i] = grad
         return filled
 
-    results = _Operation.apply(
-        lambda: tuple(outputs), record, back, tape.anchor, *[leaves[i] for i in rows_at]
-    )
+    results = _Operation.apply(outputs, record, back, tape.anchor, *[leaves[i] for i in rows_at])
     return tree_unflatten(list(results), out_spec)
 
 
-def _vmapped(one_row: Callable[..., Any], data: list[Tensor], grads: tuple[Tensor, ...]) -> list[Tensor]:
-    try:
+def vmapped(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`torch.func.vmap`, which announces where it loops over rows for want of a batching rule: expected here."""
+
+    def quietly(*rows: Any) -> Any:
         with warnings.catch_warnings():
-            # torch announces that it loops over rows where it has no batching rule: that is expected here
             warnings.filterwarnings("ignore", message=".*performance drop.*")
-            return list(torch.func.vmap(one_row)(data, grads))
+            return torch.func.vmap(function, **options)(*rows)
+
+    return quietly
+
+
+def _for_each_row(one_row: Callable[..., Any], data: list[Tensor], grads: tuple[Tensor, ...]) -> list[Tensor]:
+    try:
+        return list(vmapped(one_row)(data, grads))
     except (RuntimeError, ValueError):  # data-dependent control flow, or no batching rule
         pass
     try:

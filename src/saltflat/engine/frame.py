@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from saltflat.engine.uses import DirectUse, Use
@@ -25,6 +24,7 @@ class Frame:
 
     References: DOPE-SGD (Nasr et al. 2023) shifts, AdaDPS (Li et al. 2022) scales.
 
+    >>> import torch
     >>> frame = Frame(shift={"w": torch.tensor([1.0, 0.0])})
     >>> frame.applied({"w": nn.Parameter(torch.zeros(2))}, {"w": DirectUse(torch.ones(3, 2))}, 3)["w"].squared_norms()
     tensor([1., 1., 1.])
@@ -43,15 +43,11 @@ class Frame:
             if use is None and self.shift is None:
                 continue  # nothing, whatever the scale
             if use is None:  # a weight that this batch did not touch has the gradient zero
-                grads, rule = (
-                    torch.zeros(units, *parameter.shape, dtype=parameter.dtype, device=parameter.device),
-                    "unused",
-                )
-            else:
-                grads, rule = use.gradients(), use.rule
+                use = DirectUse(parameter.new_zeros(units, *parameter.shape), rule="unused")
+            grads = use.gradients()
             if self.shift is not None:
                 grads = grads - self.shift[name]
             if self.scale is not None:
                 grads = grads * self.scale[name]
-            found[name] = DirectUse(grads, rule=rule)
+            found[name] = DirectUse(grads, rule=use.rule)
         return found

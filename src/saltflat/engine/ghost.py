@@ -65,9 +65,7 @@ def product_of_norms(left: Tensor, right: Tensor) -> Tensor:
     """``‖left‖ · ‖right‖`` by unit, in float64 where one could be too short for float32 and still matter."""
     norms = [torch.linalg.vector_norm(side, dim=1) for side in (left, right)]
     longer = torch.maximum(*norms)
-    if (
-        not float(longer.amax()) <= LONG
-    ):  # one question for all units; it is also asked where one is not finite
+    if not float(longer.amax()) <= LONG:  # one question for all units; also if one is not finite
         long, norms = longer > LONG, [norm.double() for norm in norms]
         for norm, side in zip(norms, (left, right)):
             norm[long] = torch.linalg.vector_norm(side[long].double(), dim=1)

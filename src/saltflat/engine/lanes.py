@@ -19,7 +19,7 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -71,19 +72,6 @@ def _kept(model: nn.Module) -> list[Any]:
     return kept
 
 
-class _Pool:
-    """Threads that live on, each with operations that stay on it."""
-
-    def __init__(self, size: int) -> None:
-        self.process = os.getpid()
-        before = torch.get_num_threads()
-        self.executor = ThreadPoolExecutor(size, "saltflat-lane", initializer=_keep_to_this_thread)
-        ready = threading.Barrier(size)
-        for future in [self.executor.submit(ready.wait) for _ in range(size)]:
-            future.result()
-        torch.set_num_threads(before)  # the threads told torch of theirs, which new threads would take over
-
-
 KEPT_BYTES = 2**30
 
 
@@ -126,7 +114,18 @@ def _keep_to_this_thread() -> None:
     torch.set_num_threads(1)
 
 
-_pools: dict[int, _Pool] = {}
+def _opened(size: int) -> ThreadPoolExecutor:
+    """Threads that live on, each with operations that stay on it."""
+    before = torch.get_num_threads()
+    threads = ThreadPoolExecutor(size, "saltflat-lane", initializer=_keep_to_this_thread)
+    ready = threading.Barrier(size)
+    for future in [threads.submit(ready.wait) for _ in range(size)]:
+        future.result()
+    torch.set_num_threads(before)  # the threads told torch of theirs, which new threads would take over
+    return threads
+
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 _opening = threading.Lock()
 
 
@@ -135,12 +134,20 @@ def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
 
     If one fails, its error is raised when all have ended.
     """
+    key = os.getpid(), len(tasks)  # threads do not survive a fork
     with _opening:
-        pool = _pools.get(len(tasks))
-        if pool is None or pool.process != os.getpid():  # threads do not survive a fork
-            pool = _pools[len(tasks)] = _Pool(len(tasks))
-    futures = [pool.executor.submit(task) for task in tasks]
+        if key not in _pools:
+            _pools[key] = _opened(len(tasks))
+    futures = [_pools[key].submit(task) for task in tasks]
     errors = [error for future in futures if (error := future.exception()) is not None]
     if errors:
         raise errors[0]
     return [future.result() for future in futures]
+
+
+def dealt(work: Callable[[int, Sequence[S]], list[T]], items: Sequence[S], many: int) -> list[T]:
+    """What ``work(lane, items of the lane)`` gives for the items that are dealt out to the lanes, in their order."""
+    if many == 1:
+        return work(0, items)
+    done = run([partial(work, lane, items[lane::many]) for lane in range(many)])
+    return [done[i % many][i // many] for i in range(len(items))]

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saltflat.engine.tape import Slot, Tape, unwatched
+from saltflat.engine.registry import unwatched
+from saltflat.engine.tape import Tape
 from saltflat.engine.uses import DirectUse, RowUse
 
 
@@ -32,19 +33,18 @@ class Lift(torch.autograd.Function):
         return None, None, None, None, None
 
 
-def lift(tape: Tape, slot: Slot, rank: int, rows: int) -> Tensor:
-    """The weight with a leading dimension of rows, broadcasting against tensors of this rank."""
+def lift(tape: Tape, tensor: Any, rank: int, rows: int) -> Any:
+    """A weight with a leading dimension of rows, broadcasting against tensors of this rank; anything else as it is."""
+    slot = tape.slot_of(tensor)
+    if slot is None:
+        return tensor
     value = slot.value
     padding = rank - value.dim()
-    if padding == 0 and value.shape[0] == rows and rows != 1:
-
-        def record_rows(grad: Tensor) -> None:
-            slot.add(RowUse(grad, tape.units))
-
-        return Lift.apply(value, tape.anchor, record_rows, tuple(value.shape), rows)
+    own_rows = padding == 0 and value.shape[0] == rows and rows != 1
 
     def record(grad: Tensor) -> None:
-        slot.add(DirectUse(grad.reshape(tape.units, -1, *value.shape).sum(1)))
+        summed = grad if own_rows else grad.reshape(tape.units, -1, *value.shape).sum(1)
+        slot.add(RowUse(summed, tape.units) if own_rows else DirectUse(summed))
 
     shape = (1,) * padding + tuple(value.shape)
     return Lift.apply(value, tape.anchor, record, shape, rows)

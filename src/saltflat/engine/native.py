@@ -56,10 +56,8 @@ def depthwise(
 
     ``x`` is rows x height x width x channels, ``grad`` the same with the output's height and width.
     """
-    library = _library()
-    assert library is not None
     rows, height, width, channels = x.shape
-    library.saltflat_depthwise(
+    _loops().saltflat_depthwise(
         x.data_ptr(), grad.data_ptr(), out.data_ptr(), rows, height, width, *grad.shape[1:3], channels,
         *out.shape[1:3], *stride, *padding, *dilation,
     )  # fmt: skip
@@ -67,11 +65,9 @@ def depthwise(
 
 def moments(grads: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For units x channels x size: the sums over the last dimension of g, of g · along, and of g²."""
-    library = _library()
-    assert library is not None
     results = grads.new_empty(3, *grads.shape[:2])
     places = [result.data_ptr() for result in results]
-    library.saltflat_moments(grads.data_ptr(), along.data_ptr(), *places, *grads.shape)
+    _loops().saltflat_moments(grads.data_ptr(), along.data_ptr(), *places, *grads.shape)
     return results[0], results[1], results[2]
 
 
@@ -79,12 +75,10 @@ def group_norm(
     x: Tensor, out: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Of rows x ... x channels: write the normalised rows, return mean and inverse deviation (rows x groups)."""
-    library = _library()
-    assert library is not None
     rows, channels = x.shape[0], x.shape[-1]
     mean, rstd = x.new_empty(rows, groups), x.new_empty(rows, groups)
     scratch, totals = x.new_empty(3 * channels), x.new_empty(channels, dtype=torch.float64)
-    library.saltflat_group_norm(
+    _loops().saltflat_group_norm(
         x.data_ptr(), _address(weight), _address(bias), out.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
         scratch.data_ptr(), totals.data_ptr(), rows, x[0, ..., 0].numel(), channels, groups, eps,
     )  # fmt: skip
@@ -95,13 +89,11 @@ def group_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, needs_input: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
     """The gradients of x (if it needs one), and of weight and bias row by row (rows x channels)."""
-    library = _library()
-    assert library is not None
     rows, channels = x.shape[0], x.shape[-1]
     back = torch.empty_like(x) if needs_input else None
     scales, shifts = x.new_empty(rows, channels), x.new_empty(rows, channels)
     scratch, totals = x.new_empty(4 * channels), x.new_empty(2 * channels, dtype=torch.float64)
-    library.saltflat_group_norm_backward(
+    _loops().saltflat_group_norm_backward(
         grad.data_ptr(), x.data_ptr(), _address(weight), mean.data_ptr(), rstd.data_ptr(), _address(back),
         scales.data_ptr(), shifts.data_ptr(), scratch.data_ptr(), totals.data_ptr(),
         rows, x[0, ..., 0].numel(), channels, mean.shape[1],
@@ -111,6 +103,12 @@ def group_norm_backward(
 
 def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
+
+
+def _loops() -> ctypes.CDLL:
+    library = _library()
+    assert library is not None
+    return library
 
 
 @lru_cache(maxsize=1)

@@ -18,6 +18,9 @@ from saltflat.engine.uses import Use
 Uses = dict[int, Use]
 """By the id of the parameter."""
 
+Back = tuple[Uses, list[Tensor | None]]
+"""What a backward pass says: the uses of the weights, and the gradients at the inputs that ask for one."""
+
 
 @dataclass
 class Known:
@@ -56,11 +59,8 @@ class Call:
     @property
     def rows_at(self) -> list[int]:
         """The leaves that hold one row a unit; others are the same for all."""
-        return [
-            i
-            for i, t in enumerate(self.leaves)
-            if isinstance(t, Tensor) and t.dim() > self.dim and t.shape[self.dim] == self.units
-        ]
+        found = [(i, t) for i, t in enumerate(self.leaves) if isinstance(t, Tensor) and t.dim() > self.dim]
+        return [i for i, t in found if t.shape[self.dim] == self.units]
 
     def filled(self, model: nn.Module, values: dict[int, Tensor]) -> Any:
         """Call the model with some leaves replaced."""
@@ -79,7 +79,7 @@ class Call:
     def form(self) -> Any:
         """What the facts about a model depend on, sizes apart."""
         kinds = tuple((i, self.leaves[i].dim(), self.leaves[i].dtype) for i in self.rows_at)
-        return kinds, tuple((m.training) for m in self.model.modules()), self.spec
+        return kinds, tuple(m.training for m in self.model.modules()), self.spec
 
     def sizes(self) -> Any:
         """The sizes of the leaves that hold rows, the number of units apart."""
@@ -91,13 +91,21 @@ class Part:
     """Some rows of a call: what came out, and how to go back."""
 
     rows: slice
-    inputs: dict[int, Tensor]
-    outputs: list[Tensor]
     spec: TreeSpec
     everything: list[Any]  # the leaves of the output, tensors or not
-    back: Callable[[list[Tensor], list[Tensor], bool], tuple[Uses, list[Tensor | None]] | None]
+    back: Callable[[list[Tensor], list[Tensor], bool], Back | None]
     shown: list[Any] | None = None  # what the caller sees in place of ``everything``: the same up to rounding
 
     @property
     def units(self) -> int:
         return self.rows.stop - self.rows.start
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """Those leaves of the output from which one can go back."""
+        return [t for t in self.everything if asks(t)]
+
+
+def asks(value: Any) -> bool:
+    """Whether something asks for a gradient."""
+    return isinstance(value, Tensor) and value.requires_grad

@@ -50,7 +50,7 @@ def keeps_order(
     if name == "__setitem__":
         return not (_first_is_tensor(args[1]) and holds_rows(args[2])) or _is_range(args[1], len(args[0]))
     if name in ("index_select", "gather", "take_along_dim"):
-        return _gathers_in_order(holds_rows, units, func, *args, **kwargs)
+        return _gathers_in_order(holds_rows, units, *args, **kwargs)
     if name in _SCATTERING:
         return _dimension(args, kwargs) % max(args[0].dim(), 1) != 0
     if name in ("index_put", "index_put_", "masked_scatter", "masked_scatter_", "take"):
@@ -95,7 +95,6 @@ def _picks_in_order(holds_rows: Callable[[Any], bool], units: int, source: Tenso
 def _gathers_in_order(
     holds_rows: Callable[[Any], bool],
     units: int,
-    func: Any,
     input: Tensor,
     dim: Any = None,
     index: Any = None,

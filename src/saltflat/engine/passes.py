@@ -9,8 +9,7 @@ clipped sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,24 +19,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from saltflat.engine import lanes
-from saltflat.engine import rules as _rules
 from saltflat.engine.apart import run_apart
-from saltflat.engine.calling import has_compiled_parts, without_compilation
-from saltflat.engine.clipped_sum import (
-    LARGEST_MICRO_BATCH,
-    MICRO_BATCH_BYTES,
-    clip_factors,
-    micro_batches,
-    weigh,
-)
+from saltflat.engine.calling import holding, without_compilation
+from saltflat.engine.clipped_sum import add_clipped, add_to, micro_batches, weigh
 from saltflat.engine.clipping import ClippingFunction
-from saltflat.engine.one_call import Call, Known, Part, Uses
+from saltflat.engine.one_call import Back, Call, Known, Part, Uses, asks
 from saltflat.engine.tape import OffTapeError, Tape
 from saltflat.engine.uses import DirectUse, merged
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import RefusedError
-
-assert _rules  # importing them registers them
 
 
 @dataclass(frozen=True)
@@ -46,7 +36,7 @@ class Clip:
 
     function: ClippingFunction = field(compare=False)
     norm: float
-    key: Any = None
+    key: Any
 
 
 class Pass:
@@ -83,21 +73,17 @@ class Pass:
 
     def forward(self) -> Any:
         """The model's outputs, as part of the caller's graph."""
-        with with_weights(self.parameters, self.weights):
+        with holding(self.parameters, self.weights):
             self.parts = self._run_all()
         first = self.parts[0]
-        floating = [i for i, t in enumerate(first.everything) if _asks(t)]
+        floating = [i for i, t in enumerate(first.everything) if asks(t)]
         joined = [self._joined(i) for i in range(len(first.everything))]
-        asking = [self.call.leaves[i] for i in self._asking()]
+        asking = [self.call.leaves[i] for i in self.call.rows_at if self.call.leaves[i].requires_grad]
         anchor = torch.zeros((), requires_grad=True, device=self.parameters[0].device)
         nodes = _Node.apply(self, [joined[i] for i in floating], anchor, *asking)
         for i, node in zip(floating, nodes):
             joined[i] = node
         return tree_unflatten(joined, first.spec)
-
-    def _asking(self) -> list[int]:
-        """The leaves at which the caller wants gradients."""
-        return [i for i in self.call.rows_at if self.call.leaves[i].requires_grad]
 
     def _joined(self, leaf: int) -> Any:
         values = [(part.shown or part.everything)[leaf] for part in self.parts]
@@ -111,10 +97,9 @@ class Pass:
         facts.layouts.clear()  # the weights have changed since
         if facts.one_lane is None or not self.known.rowwise or facts.off_tape or self.call.dim:
             before = torch.get_rng_state()
-            found = [self._run(self.call.model, slice(0, units), self._workspace())]
+            found = self._run_some([self.call.model], 0, [slice(0, units)])
             if facts.draws is None:
-                facts.draws = not torch.equal(before, torch.get_rng_state())
-                facts.one_lane = facts.draws or has_compiled_parts(self.call.model)
+                facts.note_draws(before, self.call.model)
                 self.known.rowwise = all(
                     isinstance(t, Tensor) and t.dim() > 0 and len(t) == units for t in found[0].everything
                 )
@@ -122,17 +107,13 @@ class Pass:
         size, many = self._sizes()
         slices = list(micro_batches(units, size, many, 1))
         models = lanes.copies(self.call.model, many) if many > 1 else [self.call.model]
-        if models is None:
-            facts.one_lane = True
-            return self._run_all()
         try:
-            dealt = lanes.run(
-                [partial(self._run_some, model, slices[i::many], many > 1) for i, model in enumerate(models)]
-            ) if many > 1 else [self._run_some(models[0], slices, False)]  # fmt: skip
+            if models is not None:
+                return lanes.dealt(partial(self._run_some, models), slices, many)
         except lanes.SharedRowsError:
-            facts.one_lane = True
-            return self._run_all()
-        return sorted((part for some in dealt for part in some), key=lambda part: part.rows.start)
+            pass
+        facts.one_lane = True
+        return self._run_all()
 
     def _sizes(self) -> tuple[int, int]:
         """How many units a micro-batch has, and how many lanes there are."""
@@ -141,21 +122,16 @@ class Pass:
         many = 1 if alone else min(lanes.lane_count(self.parameters), units)
         if facts.draws:  # random draws would depend on how the rows are dealt out
             return units, 1
-        fits = MICRO_BATCH_BYTES // many // max(facts.unit_bytes, 1)
-        return min(LARGEST_MICRO_BATCH, 1 << max(fits.bit_length() - 1, 4)), many
+        return facts.fitting_units(many), many
 
-    def _run_some(self, model: nn.Module, slices: Sequence[slice], in_company: bool) -> list[Part]:
-        workspace = self._workspace()
-        return [self._run(model, rows, workspace, in_company) for rows in slices]
-
-    def _workspace(self) -> Workspace:
+    def _run_some(self, models: Sequence[nn.Module], lane: int, slices: Sequence[slice]) -> list[Part]:
         spare = self.known.facts.workspaces
         workspace = spare.pop() if spare else Workspace(self.known.facts.layouts)
         workspace.notes.clear()
         self._taken.append(workspace)
-        return workspace
+        return [self._run(models[lane], rows, workspace, len(models) > 1) for rows in slices]
 
-    def _run(self, model: nn.Module, rows: slice, workspace: Workspace, in_company: bool = False) -> Part:
+    def _run(self, model: nn.Module, rows: slice, workspace: Workspace, in_company: bool) -> Part:
         facts = self.known.facts
         if facts.off_tape or self.call.dim or (facts.needs_company and rows.stop - rows.start == 1):
             return self._run_apart(rows)
@@ -169,11 +145,8 @@ class Pass:
             facts.off_tape = True
             return self._run_apart(rows)
         everything, spec = tree_flatten(out)
-        outputs = [t for t in everything if _asks(t)]
 
-        def back(
-            grads: list[Tensor], wanted: list[Tensor], keep: bool
-        ) -> tuple[Uses, list[Tensor | None]] | None:
+        def back(grads: list[Tensor], wanted: list[Tensor], keep: bool) -> Back | None:
             asked = [t for t in inputs.values() if t.requires_grad]
             pulled = tape.pulled_to(asked, wanted, grads, keep)
             if pulled is None:
@@ -183,7 +156,7 @@ class Pass:
                 weigh({str(key): use for key, use in uses.items()}, rows.stop - rows.start, facts)
             return uses, pulled
 
-        return Part(rows, inputs, outputs, spec, everything, back)
+        return Part(rows, spec, everything, back)
 
     def _run_apart(self, rows: slice) -> Part:
         """Every unit with weights of its own: by vmap, or one after the other."""
@@ -197,44 +170,43 @@ class Pass:
         scale = self.scale()
         self.grads = [grad.detach() * scale for grad in grads if grad is not None]
         clip = self._clip()
-        with with_weights(self.parameters, self.weights):
-            done = self._in_lanes(partial(self._go_back, clip, keep_graph))
-        self.uses = [(part.units, uses) for part, uses, _, _ in done]
-        if clip is not None:
+        with holding(self.parameters, self.weights):
+            many = 1 if self.known.facts.one_lane else lanes.lane_count(self.parameters)
+            work = partial(self._all_back, clip, keep_graph)
+            done = lanes.dealt(work, self.parts, min(many, len(self.parts)))
+        if clip is None:
+            self.uses = [(part.units, uses) for part, (uses, _, _) in zip(self.parts, done)]
+        else:
             self.uses = []
-            self.clipped = clip, _added([sums[0] for _, _, sums, _ in done]), torch.cat(
-                [sums[1] for _, _, sums, _ in done]
-            )  # fmt: skip
+            sums: dict[int, Tensor] = {}
+            for _, (part_sums, _), _ in done:
+                add_to(sums, part_sums)
+            self.clipped = clip, sums, torch.cat([norms for _, (_, norms), _ in done])
         if not keep_graph:
             self.parts = []
             self.known.facts.workspaces.extend(self._taken)
             self._taken = []
         self._arrived(self)
-        columns = zip(*[inputs for _, _, _, inputs in done])
+        columns = zip(*[inputs for _, _, inputs in done])
         return [None if column[0] is None else torch.cat(column) / scale for column in columns]
 
-    def _in_lanes(self, work: Callable[[Part], Any]) -> list[Any]:
-        parts = self.parts
-        many = min(lanes.lane_count(self.parameters), len(parts))
-        if many < 2 or self.known.facts.one_lane:
-            return [work(part) for part in parts]
-        dealt = lanes.run(
-            [partial(lambda some: [work(p) for p in some], parts[i::many]) for i in range(many)]
-        )
-        return sorted((each for some in dealt for each in some), key=lambda each: each[0].rows.start)
+    def _all_back(self, clip: Clip | None, keep_graph: bool, lane: int, parts: Sequence[Part]) -> list[Any]:
+        return [self._go_back(clip, keep_graph, part) for part in parts]
 
     def _go_back(self, clip: Clip | None, keep_graph: bool, part: Part) -> Any:
-        alone = len(self.parts) == 1
+        """The uses of one part, or at once their clipped sum and norms; and the gradients of its inputs."""
+        alone, outputs = len(self.parts) == 1, part.outputs
         grads = [grad if alone else grad[part.rows] for grad in self.grads]
-        found = part.back(grads, [part.outputs[i] for i in self.wanted], keep_graph)
+        found = part.back(grads, [outputs[i] for i in self.wanted], keep_graph)
         if found is None:
             self.known.facts.off_tape = True
             found = self._again(part, grads)
         uses, inputs = found
-        sums = clipped_uses(self.parameters, uses, part.units, clip) if clip is not None else ({}, None)
-        return part, ({} if clip is not None else uses), sums, inputs
+        if clip is None:
+            return uses, None, inputs
+        return None, clipped_uses(self.parameters, uses, part.units, clip), inputs
 
-    def _again(self, part: Part, grads: list[Tensor]) -> tuple[Uses, list[Tensor | None]]:
+    def _again(self, part: Part, grads: list[Tensor]) -> Back:
         """What escaped the tape, computed unit by unit."""
         if not self.known.rowwise:
             raise RefusedError(
@@ -257,16 +229,12 @@ class Pass:
             self.call, self.parameters, replace(self.known, together=False), scale=self.scale, clip=lambda: None,
             arrived=lambda _: None, weights=self.weights,
         )  # fmt: skip
-        with torch.random.fork_rng(devices=[]), with_weights(self.parameters, self.weights):
+        with torch.random.fork_rng(devices=[]), holding(self.parameters, self.weights):
             if self.chance is not None:
                 torch.set_rng_state(self.chance)
             again.parts = again._run_all()
             again.wanted, again.grads = self.wanted, self.grads
-            return [(part.units, again._go_back(None, False, part)[1]) for part in again.parts]
-
-
-def _asks(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
+            return [(part.units, again._go_back(None, False, part)[0]) for part in again.parts]
 
 
 class _Node(torch.autograd.Function):
@@ -298,20 +266,9 @@ def clipped_uses(
     """The clipped sum of a micro-batch by parameter id, and each unit's norm; the uses are used up."""
     named = {str(i): p for i, p in enumerate(parameters)}
     own = {name: uses.pop(id(p)) for name, p in named.items() if id(p) in uses}
-    with torch.no_grad():
-        norms, factors = clip_factors(named, own, units, clip.norm, clip.function)
-        sums = {}
-        for name in list(own):
-            sums[id(named[name])] = own.pop(name).weighted_sum(factors[name])
-    return sums, norms
-
-
-def _added(sums: Sequence[dict[int, Tensor]]) -> dict[int, Tensor]:
-    total: dict[int, Tensor] = {}
-    for each in sums:
-        for key, value in each.items():
-            total[key] = total[key].add_(value) if key in total else value
-    return total
+    sums: dict[str, Tensor] = {}
+    norms = add_clipped(sums, named, own, units, clip.norm, clip.function)
+    return {id(named[name]): value for name, value in sums.items()}, norms
 
 
 def merged_passes(
@@ -331,7 +288,7 @@ def merged_passes(
     units = max(sum(count for count, _ in parts) for parts in passes)
     total: Uses = {}
     for p in parameters:
-        grads = torch.zeros(units, *p.shape, dtype=p.dtype, device=p.device)
+        grads = p.new_zeros(units, *p.shape)
         for parts in passes:
             own_grads = gradients_in(p, parts)
             grads[: len(own_grads)] += own_grads
@@ -344,27 +301,6 @@ def gradients_in(parameter: nn.Parameter, parts: Sequence[tuple[int, Uses]]) -> 
     rows = []
     with torch.no_grad():
         for units, uses in parts:
-            use = uses.get(id(parameter))
-            if use is None:
-                rows.append(
-                    torch.zeros(units, *parameter.shape, dtype=parameter.dtype, device=parameter.device)
-                )
-            else:
-                rows.append(use.gradients().reshape(units, *parameter.shape))
+            use, shape = uses.get(id(parameter)), (units, *parameter.shape)
+            rows.append(parameter.new_zeros(shape) if use is None else use.gradients().reshape(shape))
     return torch.cat(rows) if len(rows) > 1 else rows[0]
-
-
-@contextmanager
-def with_weights(parameters: Sequence[nn.Parameter], weights: Sequence[Tensor] | None) -> Iterator[None]:
-    """The parameters with other numbers inside the block; nothing is copied."""
-    if weights is None:
-        yield
-        return
-    before = [p.data for p in parameters]
-    try:
-        for p, weight in zip(parameters, weights, strict=True):
-            p.data = weight
-        yield
-    finally:
-        for p, value in zip(parameters, before, strict=True):
-            p.data = value

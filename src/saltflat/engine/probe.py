@@ -11,8 +11,7 @@ Run once for a model and a shape of input, on a few rows, before any budget is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -23,7 +22,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
-from saltflat.engine.calling import call_model, check_losses, leaves, take, untouched, without_compilation
+from saltflat.engine.batch import Batch, Facts, LossFunction
+from saltflat.engine.calling import (
+    call_model,
+    holding,
+    leaves,
+    map_tensors,
+    take,
+    untouched,
+    without_compilation,
+)
 from saltflat.engine.fallback import example_by_example
 from saltflat.engine.sketch import DIRECTIONS, sketch
 from saltflat.engine.tape import BatchElsewhereError, OffTapeError, Tape
@@ -40,53 +48,30 @@ MIXING = (
 CURE = "sf.models.make_private_friendly(model) replaces it and keeps the weights."
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What the engine has to know about a model that may be trained."""
-
-    off_tape: bool = False
-    needs_company: bool = False
-    ratios: frozenset[int] | None = None
-
-
-def examine(model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Any, targets: Tensor) -> Findings:
+def examine(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Tensor) -> Facts:
     """Refuse what cannot be private; otherwise say how the model is to be computed."""
     refuse_by_name(model)
     core: nn.Module = getattr(model, "_orig_mod", model)
-    rows = torch.arange(MOST, device=targets.device) % len(targets)
-    few, answers = _tamed(take(inputs, rows), unlike=True), _tamed(targets[rows], unlike=False)
+    few = _few(inputs)
     with untouched(core):
-        _refuse_mixing(core, take(few, slice(0, 3)))
-        return _compared(_Trial(core, loss_fn, few, answers))
+        _refuse_mixing(core, few)
+        return _compared(_Trial(Batch(core, loss_fn, few, _few(targets, unlike=False))))
 
 
 def refuse_if_mixed(model: nn.Module, inputs: Any) -> None:
     """Refuse a model whose outputs for one example change with the others, in the mode that it is in."""
     core: nn.Module = getattr(model, "_orig_mod", model)
-    found = leaves(inputs)
-    rows = torch.arange(MOST, device=found[0].device) % len(found[0])
     with untouched(core):
-        _refuse_mixing(core, take(_tamed(take(inputs, rows), unlike=True), slice(0, 3)))
+        _refuse_mixing(core, _few(inputs))
 
 
 def is_apart(model: nn.Module, inputs: Any) -> bool:
     """Whether a model is seen not to mix its examples; False also where that cannot be seen."""
-    found = leaves(inputs)
-    rows = torch.arange(MOST, device=found[0].device) % len(found[0])
-    few = take(_tamed(take(inputs, rows), unlike=True), slice(0, 3))
-    with untouched(model):
-        clean, changed = _outputs(model, few)[0], _outputs(model, _poisoned(few))[0]
-        if clean is None or changed is None:
-            return False
-        noticed = any(
-            a.shape == b.shape and a.dim() and len(a) == 3 and not torch.equal(a[1], b[1])
-            for a, b in zip(clean, changed)
-        )
-        try:
-            _refuse_mixing(model, few)
-        except RefusedError:
-            return False
-        return noticed
+    try:
+        with untouched(model):
+            return _refuse_mixing(model, _few(inputs))
+    except RefusedError:
+        return False
 
 
 def refuse_by_name(model: nn.Module) -> None:
@@ -113,14 +98,16 @@ def refuse_by_name(model: nn.Module) -> None:
             )  # fmt: skip
 
 
-def _refuse_mixing(model: nn.Module, inputs: Any) -> None:
-    """Poison row 1 and see whether rows 0 and 2, or a buffer, notice."""
+def _refuse_mixing(model: nn.Module, few: Any) -> bool:
+    """Poison row 1 and see whether rows 0 and 2, or a buffer, notice. True if row 1 itself was seen to notice."""
+    inputs = take(few, slice(0, 3))
     clean, buffers = _outputs(model, inputs)
     poisoned, poisoned_buffers = _outputs(model, _poisoned(inputs))
+    seen = poisoned is not None
     if clean is None or poisoned is None:  # the model refuses NaN: change the row to another one instead
         poisoned, poisoned_buffers = _outputs(model, take(inputs, torch.tensor([0, 0, 2])))
         if clean is None or poisoned is None:
-            return
+            return False
     with_rows = [(a, b) for a, b in zip(clean, poisoned) if a.dim() and len(a) == 3 and a.shape == b.shape]
     if clean and not with_rows:
         raise RefusedError(
@@ -141,34 +128,23 @@ def _refuse_mixing(model: nn.Module, inputs: Any) -> None:
                 "it changes with the data it sees and would leave without noise.",
                 "Freeze it, or compute it from public data.",
             )
+    return seen and any(not torch.equal(before[1], after[1]) for before, after in with_rows)
 
 
 @dataclass(frozen=True)
 class _Trial:
     """A few rows, and ways to compute sketches of their gradients: by parameter id, one row an example."""
 
-    model: nn.Module
-    loss_fn: Callable[..., Tensor]
-    inputs: Any
-    targets: Tensor
+    batch: Batch
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        return [p for p in self.model.parameters() if p.requires_grad]
-
-    def losses(self, rows: slice) -> Tensor:
-        with torch.enable_grad(), without_compilation(self.model):
-            return self.loss_fn(call_model(self.model, take(self.inputs, rows)), self.targets[rows])
+        return [p for p in self.batch.model.parameters() if p.requires_grad]
 
     def by_engine(self, rows: int) -> tuple[dict[int, Tensor], frozenset[int]]:
         """The engine's gradients of the first rows, and how many rows a unit had on the way."""
         tape = Tape(self.parameters, rows)
-        inputs, targets = take(self.inputs, slice(0, rows)), self.targets[:rows]
-        tape.mark([*leaves(inputs), targets])
-        with torch.enable_grad(), without_compilation(self.model), tape:
-            losses = self.loss_fn(call_model(self.model, inputs), targets)
-            check_losses(losses, rows)
-        if not tape.backward(losses):
+        if not tape.backward(self.batch.losses(slice(0, rows), Facts(), tape=tape)):
             raise OffTapeError
         uses = tape.collected()
         found = {}
@@ -180,14 +156,14 @@ class _Trial:
     def one_by_one(self) -> dict[int, Tensor] | None:
         """Plain autograd on three single rows; None if the model does not take a batch of one."""
         try:
-            check_losses(self.losses(slice(0, 1)), 1)
             rows = [self._alone(row) for row in range(3)]
         except (RuntimeError, IndexError, ValueError):
             return None
         return {key: torch.cat([row[key] for row in rows]) for key in rows[0]}
 
     def _alone(self, row: int) -> dict[int, Tensor]:
-        uses = example_by_example(self.parameters, lambda _: self.losses(slice(row, row + 1)), 1, 1)
+        own = slice(row, row + 1)
+        uses = example_by_example(self.parameters, lambda _: self.batch.losses(own, Facts()), 1, 1)
         return {id(p): sketch(uses[id(p)].grads, place) for place, p in enumerate(self.parameters)}
 
     def is_right(self, rows: int, reference: dict[int, Tensor]) -> bool:
@@ -196,20 +172,21 @@ class _Trial:
 
     def is_right_in_float64(self, rows: int) -> bool:
         """The same question, where rounding cannot be the answer."""
-        longer = replace(self, inputs=_each(_longer, self.inputs), targets=_longer(self.targets))
+        inputs, targets = map_tensors(_longer, self.batch.inputs), _longer(self.batch.targets)
+        longer = _Trial(replace(self.batch, inputs=inputs, targets=targets))
         try:
-            with _in_float64(self.model):
+            with _in_float64(self.batch.model):
                 alone = longer.one_by_one()
                 return longer.is_right(rows, longer.by_engine(3)[0] if alone is None else alone)
         except (RuntimeError, TypeError):  # a model that insists on its precision
             return False
 
 
-def _compared(trial: _Trial) -> Findings:
+def _compared(trial: _Trial) -> Facts:
     """Compare the engine with plain autograd on batches of several sizes, and refuse what differs."""
     with _WithoutChance():
         alone = trial.one_by_one()
-        off_tape = Findings(off_tape=True, needs_company=alone is None)
+        off_tape = Facts(off_tape=True, needs_company=alone is None)
         if any(p._backward_hooks for p in trial.parameters):  # plain autograd alone calls them
             return off_tape
         elsewhere: BatchElsewhereError | None = None
@@ -218,7 +195,7 @@ def _compared(trial: _Trial) -> Findings:
             try:
                 gradients, ratios = trial.by_engine(rows)
                 if rows == 3:
-                    on_tape, first = Findings(needs_company=alone is None, ratios=ratios), gradients
+                    on_tape, first = Facts(needs_company=alone is None, ratios=ratios), gradients
                     if not trial.is_right(3, first):
                         return on_tape  # the model draws at random: two passes cannot be compared
                     alone = gradients if alone is None else alone
@@ -278,43 +255,32 @@ def _floats_in(out: Any) -> list[Tensor]:
     return []
 
 
-def _each(change: Callable[[Any], Any], inputs: Any) -> Any:
-    """The same form of input, with each of its values changed."""
-    if isinstance(inputs, dict):
-        return {key: _each(change, value) for key, value in inputs.items()}
-    if isinstance(inputs, tuple | list):
-        return tuple(_each(change, value) for value in inputs)
-    return change(inputs)
+def _longer(t: Tensor) -> Tensor:
+    return t.double() if t.is_floating_point() else t
 
 
-def _longer(value: Any) -> Any:
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def _tamed(values: Any, unlike: bool) -> Any:
-    """Numbers of a common size in place of wild ones: no row decides, or hides, that a model is refused.
+def _few(values: Any, unlike: bool = True) -> Any:
+    """The first rows, with numbers of a common size in place of wild ones: none decides, or hides, a refusal.
 
     With ``unlike``, rows that are copies of one another become different.
     """
 
-    def tame(t: Any) -> Any:
-        if not isinstance(t, Tensor) or not t.is_floating_point():
+    def tame(t: Tensor) -> Tensor:
+        if not t.is_floating_point():
             return t
         filling = torch.arange(1, t.numel() + 1, device=t.device, dtype=torch.float64).mul(0.618034).frac()
         mild = torch.where(t.abs() <= 1e4, t, filling.view(t.shape).to(t.dtype))
-        return (
-            mild * torch.linspace(1.0, 0.6, len(t)).to(t).view(-1, *[1] * (t.dim() - 1)) if unlike else mild
-        )
+        shrinking = torch.linspace(1.0, 0.6, len(t)).to(t).view(-1, *[1] * (t.dim() - 1))
+        return mild * shrinking if unlike else mild
 
-    return _each(tame, values)
+    rows = torch.arange(MOST) % len(leaves(values)[0])
+    return map_tensors(tame, take(values, rows))
 
 
 def _poisoned(inputs: Any) -> Any:
     """Row 1 becomes NaN, or another row's numbers where the inputs are whole numbers."""
 
-    def poison(t: Any) -> Any:
-        if not isinstance(t, Tensor):
-            return t
+    def poison(t: Tensor) -> Tensor:
         changed = t.clone()
         if t.is_floating_point():
             changed[1] = float("nan")
@@ -322,21 +288,13 @@ def _poisoned(inputs: Any) -> Any:
         changed[1] = t[0].roll(1, 0) if t.dim() > 1 else t[0]
         return changed.index_fill(0, torch.tensor(1), 0) if torch.equal(changed, t) else changed
 
-    return _each(poison, inputs)
+    return map_tensors(poison, inputs)
 
 
-@contextmanager
-def _in_float64(model: nn.Module) -> Iterator[None]:
+def _in_float64(model: nn.Module) -> AbstractContextManager[None]:
     """The same parameter objects, for a moment with longer numbers."""
     tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
-    before = [t.data for t in tensors]
-    try:
-        for t in tensors:
-            t.data = t.data.double()
-        yield
-    finally:
-        for t, value in zip(tensors, before):
-            t.data = value
+    return holding(tensors, [t.data.double() for t in tensors])
 
 
 class _WithoutChance(TorchFunctionMode):

@@ -16,8 +16,7 @@ backward pass, is noticed there, and is computed example by example. So no gradi
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -29,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointError
 
-from saltflat.engine.derived import pulled_back, unexpanded, was_one_row
+from saltflat.engine.derived import pulled_back, unexpanded
 from saltflat.engine.functions import (
     EXPANSIONS,
     QUESTIONS,
@@ -40,71 +39,10 @@ from saltflat.engine.functions import (
 )
 from saltflat.engine.lanes import SharedRowsError
 from saltflat.engine.order import keeps_order, what_goes_in
-from saltflat.engine.uses import DirectUse, LookupUse, OuterUse, RowUse, Use, merged
+from saltflat.engine.registry import FASTER, RULES
+from saltflat.engine.uses import DirectUse, LookupUse, RowUse, Use, merged
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import RefusedError
-
-Rule = Callable[..., Any]
-RULES: dict[Any, Rule] = {}
-FASTER: dict[Any, Rule] = {}
-
-
-def rule(*functions: Any) -> Callable[[Rule], Rule]:
-    """Register how these torch functions use their weights.
-
-    A rule is called as ``rule(tape, function, args, kwargs)`` and returns the operation's result, or
-    ``NotImplemented`` to leave the case to the fallback.
-    """
-
-    def register(function: Rule) -> Rule:
-        for each in functions:
-            RULES[each] = function
-        return function
-
-    return register
-
-
-def faster(*functions: Any) -> Callable[[Rule], Rule]:
-    """Register a rule also for calls without weights, because it is faster than the function itself."""
-
-    def register(function: Rule) -> Rule:
-        FASTER.update(dict.fromkeys(functions, function))
-        return function
-
-    return register
-
-
-def unwatched(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """The arithmetic of a rule's backward pass, which the tape need not see: it watches there for checkpoints,
-    and a call for every operation would take its time.
-
-    What was saved is fetched before: in a checkpoint, that is what runs its part forward again, and the tape must
-    see it.
-    """
-
-    @functools.wraps(backward)
-    def quietly(ctx: Any, *grads: Any) -> Any:
-        fetched = _Fetched(ctx, ctx.saved_tensors)
-        with torch._C.DisableTorchFunction():
-            return backward(fetched, *grads)
-
-    return quietly
-
-
-class _Fetched:
-    """The context of a backward pass, with its saved tensors at hand: they can be fetched once only."""
-
-    __slots__ = ("ctx", "saved_tensors")
-
-    def __init__(self, ctx: Any, saved: tuple[Tensor, ...]) -> None:
-        object.__setattr__(self, "ctx", ctx)
-        object.__setattr__(self, "saved_tensors", saved)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.ctx, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.ctx, name, value)
 
 
 class OffTapeError(Exception):
@@ -323,12 +261,9 @@ class Tape(TorchFunctionMode):
         weights = found[1 : 1 + len(self.parameters)]
         return list(found[1 + len(self.parameters) :]) if all(grad is None for grad in weights) else None
 
+    @torch.no_grad()
     def collected(self) -> dict[int, Use]:
         """One use for each parameter that was used, by the parameter's id."""
-        with torch.no_grad():
-            return self._collected()
-
-    def _collected(self) -> dict[int, Use]:
         slots = list(self.slots.values())
         # later derivations first: they feed earlier ones
         for place, slot in reversed(list(enumerate(slots))):
@@ -347,8 +282,9 @@ class Tape(TorchFunctionMode):
                 rows = use.grads.reshape(use.units, -1, width)
                 source.add(LookupUse(index, rows, len(source.value)))
                 return
-            if was_one_row(slot.value, source.value):
-                source.add(DirectUse(unexpanded(use, source.value), rule=use.rule))
+            grads = unexpanded(use, source.value)
+            if grads is not None:
+                source.add(DirectUse(grads, rule=use.rule))
                 return
         for parent, found in pulled_back(slot.tensor, self.parameters, use, self.workspace.notes, place):
             self.slots[id(parent)].add(found)
@@ -379,24 +315,6 @@ def gradients_of(
             "they accumulate the gradients of the whole batch where no unit can be told apart.",
             "Call torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
         ) from error
-
-
-def as_sequence(tape: Tape, tensor: Tensor, features: int) -> Tensor:
-    """View rows x ... x features as units x T x features."""
-    return tensor.reshape(tape.units, -1, features)
-
-
-def linear_use(tape: Tape, inputs: Tensor, grad: Tensor, rule: str = "linear") -> OuterUse | DirectUse:
-    """The use of a weight ``out x in`` by ``inputs @ weight.T``."""
-    tape.require_backward()
-    left, right = as_sequence(tape, grad, grad.shape[-1]), as_sequence(tape, inputs, inputs.shape[-1])
-    return OuterUse(left, right, rule=rule).settled()
-
-
-def bias_use(tape: Tape, grad: Tensor, rule: str = "linear") -> DirectUse:
-    """The use of a bias added along the last dimension."""
-    sequence = as_sequence(tape, grad, grad.shape[-1])
-    return DirectUse(sequence.squeeze(1) if sequence.shape[1] == 1 else sequence.sum(1), rule=rule)
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:

@@ -49,9 +49,7 @@ class DirectUse:
 
     grads: Tensor  # units x *shape
     rule: str = "direct"
-    squared: Tensor | None = (
-        None  # the squared norms, where they were taken while the gradients were in cache
-    )
+    squared: Tensor | None = None  # the norms, where they were taken while the gradients were in cache
 
     def squared_norms(self) -> Tensor:
         return squared_lengths(self.grads) if self.squared is None else self.squared
@@ -109,7 +107,7 @@ class OuterUse:
     right: Tensor
     rule: str = "linear"
     _instantiated: Tensor | None = None
-    _doubtful: Tensor | None = None
+    _doubtful: Tensor | None = None  # the units whose terms cancel, once the ghost norms are known
 
     def squared_norms(self) -> Tensor:
         if self.left.shape[1] == 1:
@@ -127,11 +125,6 @@ class OuterUse:
         """Squared norms off the two Gram matrices."""
         squared, self._doubtful = resolved(outer_gram, self.left, self.right)
         return squared
-
-    @property
-    def doubtful(self) -> Tensor | None:
-        """The units whose terms cancel, once the ghost norms are known."""
-        return self._doubtful
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         if self._instantiated is not None:
@@ -242,7 +235,7 @@ class RowUse:
     rule: str = "direct"
 
     def squared_norms(self) -> Tensor:
-        return torch.linalg.vector_norm(self.grads.reshape(self.units, -1), dim=1).square()
+        return squared_lengths(self.grads.reshape(self.units, -1))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         shape = (self.units, -1, *self.grads.shape[1:])
@@ -340,7 +333,7 @@ def _joined_lookup(uses: list[LookupUse]) -> LookupUse | None:
 def _joined_rows(uses: list[RowUse]) -> RowUse | None:
     if len(uses) <= 1:
         return uses[0] if uses else None
-    return RowUse(torch.stack([use.grads for use in uses]).sum(0), uses[0].units, rule=uses[0].rule)
+    return RowUse(torch.stack([use.grads for use in uses]).sum(0), uses[0].units)
 
 
 def squared_lengths(grads: Tensor) -> Tensor:

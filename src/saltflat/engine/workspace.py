@@ -35,9 +35,8 @@ class Workspace:
     def edge(self, parameter: Tensor) -> GradientEdge:
         """Where the gradient of a parameter arrives; asking torch takes as long as a small operation."""
         known = self._edges.get(id(parameter))
-        if (
-            known is None or getattr(known.node, "variable", None) is not parameter
-        ):  # another tensor at its address
+        # There may be another tensor at its address.
+        if known is None or getattr(known.node, "variable", None) is not parameter:
             known = self._edges[id(parameter)] = get_gradient_edge(parameter)
         return known
 
@@ -45,11 +44,7 @@ class Workspace:
         """A contiguous tensor of this shape, its numbers undefined; the last one of this name is overwritten."""
         size = math.prod(shape)
         buffer = self._buffers.get(name)
-        if (
-            buffer is None
-            or buffer.numel() < size
-            or buffer.dtype != like.dtype
-            or buffer.device != like.device
-        ):
+        kind = like.dtype, like.device
+        if buffer is None or buffer.numel() < size or (buffer.dtype, buffer.device) != kind:
             buffer = self._buffers[name] = like.new_empty(size)
         return buffer[:size].view(*shape)

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine.lifting import lift
+from saltflat.engine.registry import rule
 from saltflat.engine.rules.linear import linear
-from saltflat.engine.tape import OffTapeError, Tape, rule
+from saltflat.engine.tape import OffTapeError, Tape
 
 _NAMES = (
     "query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k",
@@ -56,12 +57,9 @@ def _attention_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _rows_first(tape: Tape, tensor: Tensor) -> Tensor:
     """Sequence x rows x features to rows x sequence x features; learned queries become rows."""
-    slot = tape.slot_of(tensor)
-    if slot is None:
+    if tape.slot_of(tensor) is None:
         return tensor.transpose(0, 1)
-    turned = tape.slot_of(tape.derive(torch.transpose, tensor, 0, 1))
-    assert turned is not None
-    return lift(tape, turned, 3, tensor.shape[1])
+    return lift(tape, tape.derive(torch.transpose, tensor, 0, 1), 3, tensor.shape[1])
 
 
 def _projected(tape: Tape, named: dict[str, Any]) -> list[Tensor]:
@@ -91,8 +89,7 @@ def _thirds(tape: Tape, packed: Tensor, width: int) -> list[Tensor]:
 def _with_extra(tape: Tape, keys: Tensor, learned: Tensor | None, zero: bool) -> Tensor:
     """Append a learned key (or value) and a key of zeros, as the layer's options ask."""
     if learned is not None:
-        slot = tape.slot_of(learned)
-        extra = learned.expand(len(keys), 1, -1) if slot is None else lift(tape, slot, 3, len(keys))
+        extra = lift(tape, learned, 3, len(keys)).expand(len(keys), 1, -1)
         keys = torch.cat([keys, extra], dim=1)
     return F.pad(keys, (0, 0, 0, 1)) if zero else keys
 

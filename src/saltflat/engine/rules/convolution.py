@@ -28,8 +28,9 @@ from saltflat.engine.ghost import (
     resolved,
 )
 from saltflat.engine.kernels import Geometry, gram_work, kernel_gradients, patch_gram
+from saltflat.engine.registry import rule, unwatched
 from saltflat.engine.rules.linear import value_of
-from saltflat.engine.tape import Tape, rule, unwatched
+from saltflat.engine.tape import Tape
 from saltflat.engine.uses import DirectUse, KernelUse, Use, ghost_is_cheaper, without
 from saltflat.engine.workspace import Workspace
 
@@ -37,15 +38,9 @@ from saltflat.engine.workspace import Workspace
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        geometry: Geometry,
-        anchor: Tensor,
-        record: Any,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, anchor: Tensor, record: Any,
         keep: bool,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight)
         ctx.geometry, ctx.record = geometry, record
         out = geometry.forward(x, weight, bias)
@@ -61,11 +56,9 @@ class _Convolution(torch.autograd.Function):
         kept, ctx.outputs = ctx.outputs, None
         outputs = None if kept is None or kept[0]._version != kept[1] else kept[0]
         ctx.record(x.detach(), grad, outputs)
-        back = (
-            ctx.geometry.backward(grad, x, weight, [True, False, False])[0]
-            if ctx.needs_input_grad[0]
-            else None
-        )
+        back = None
+        if ctx.needs_input_grad[0]:
+            back = ctx.geometry.backward(grad, x, weight, [True, False, False])[0]
         return back, None, None, None, None, None, None
 
 
@@ -110,11 +103,8 @@ class GhostKernelUse:
         product = ((outer * by_position(outputs)).sum(1) - weight.mean * total) / weight.length
         patches = patch_gram(self.x, units, self.geometry, self.grad.shape[2:])
         squared, terms, longest = gram_moments(patches, outer)
-        found = [
-            total.square() / size,
-            product.square(),
-            squared + 4 * torch.finfo(squared.dtype).eps * terms,
-        ]
+        slack = 4 * torch.finfo(squared.dtype).eps * terms
+        found = [total.square() / size, product.square(), squared + slack]
         doubtful = in_doubt(squared.sum(1), terms.sum(1), longest, CANCELLATION_BY_CHANNEL)
         if bool(doubtful.any()):
             self._doubtful = doubtful
@@ -171,12 +161,8 @@ def _prefers_ghost(
     return ghost_is_cheaper(units, length, len(weight), math.prod(weight.shape[1:]), work)
 
 
-def _resolve(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    names = ["input", "weight", "bias", "stride", "padding"]
-    names += (
-        ["output_padding", "groups", "dilation"] if "transpose" in func.__name__ else ["dilation", "groups"]
-    )
-    return dict(zip(names, args)) | kwargs
+_NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_TRANSPOSED_NAMES = (*_NAMES[:5], "output_padding", "groups", "dilation")
 
 
 def _sizes(value: Any, spatial: int, default: int) -> tuple[int, ...]:
@@ -193,7 +179,8 @@ def _sizes(value: Any, spatial: int, default: int) -> tuple[int, ...]:
     torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d,
 )  # fmt: skip
 def _convolution_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    named = _resolve(func, args, kwargs)
+    transposed = "transpose" in func.__name__
+    named = dict(zip(_TRANSPOSED_NAMES if transposed else _NAMES, args)) | kwargs
     x, weight, bias = named["input"], named["weight"], named.get("bias")
     spatial = weight.dim() - 2
     if not tape.holds_rows(x) or tape.holds_rows(weight) or tape.holds_rows(bias) or x.dim() != spatial + 2:
@@ -205,31 +192,27 @@ def _convolution_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         x, padding = _explicitly_padded(x, padding, kernel, dilation)
     geometry = Geometry(
         kernel, _sizes(named.get("stride"), spatial, 1), _sizes(padding, spatial, 0), dilation,
-        int(named.get("groups", 1)), "transpose" in func.__name__,
-        _sizes(named.get("output_padding"), spatial, 0),
+        int(named.get("groups", 1)), transposed, _sizes(named.get("output_padding"), spatial, 0),
     )  # fmt: skip
     if spatial == 2:  # the faster layout on a CPU, and the one in which patches are cheap
         x = x.contiguous(memory_format=torch.channels_last)
     weight_slot, bias_slot = tape.slot_of(weight), tape.slot_of(bias)
-
     value, shift = value_of(weight_slot, weight), value_of(bias_slot, bias)
     if spatial == 2:
         value = _channels_last(tape, value, weight)
     # The norms of a derived weight's gradients are read off the outputs too.
     derived = weight_slot is not None and not weight_slot.is_parameter
-    keep = (
-        derived
-        and not geometry.transposed
-        and _prefers_ghost(tape.units, x, geometry.positions(x.shape[2:]), value, geometry)
-    )
+    keep = False
+    if derived and not transposed:
+        keep = _prefers_ghost(tape.units, x, geometry.positions(x.shape[2:]), value, geometry)
 
     def record(inputs: Tensor, grad: Tensor, outputs: Tensor | None) -> None:
         if weight_slot is not None:
             tape.require_backward()
             sides = roles(geometry, inputs, grad)
-            if keep or (
-                not derived and _prefers_ghost(tape.units, sides[0], sides[1].shape[2:], value, geometry)
-            ):
+            positions = sides[1].shape[2:]
+            ghost = keep if derived else _prefers_ghost(tape.units, sides[0], positions, value, geometry)
+            if ghost:
                 if outputs is not None and shift is not None:
                     outputs = outputs - shift.view(-1, *[1] * spatial)
                 use: Use = GhostKernelUse(inputs, grad, value, geometry, tape.units, outputs=outputs)

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine.lifting import Lift, lift
-from saltflat.engine.tape import OffTapeError, Tape, rule
+from saltflat.engine.registry import rule
+from saltflat.engine.tape import OffTapeError, Tape
 from saltflat.engine.uses import DirectUse
 
 _OUT_OF_PLACE = [
@@ -41,12 +42,8 @@ def _broadcast_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     rows = _common_rows(tape, operands, rank)
     if rows is None:
         return NotImplemented
-
-    def lifted(value: Any) -> Any:
-        slot = tape.slot_of(value)
-        return value if slot is None else lift(tape, slot, rank, rows)
-
-    return func(*map(lifted, args), **{key: lifted(value) for key, value in kwargs.items()})
+    lifted = [lift(tape, value, rank, rows) for value in args]
+    return func(*lifted, **{key: lift(tape, value, rank, rows) for key, value in kwargs.items()})
 
 
 def _common_rows(tape: Tape, operands: list[Tensor], rank: int) -> int | None:
@@ -72,8 +69,7 @@ def _join_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     count = rows.pop()
     if not tape.splits(count):
         return NotImplemented
-    joined = [t if (s := tape.slot_of(t)) is None else lift(tape, s, t.dim(), count) for t in tensors]
-    return func(joined, dim)
+    return func([lift(tape, t, t.dim(), count) for t in tensors], dim)
 
 
 @rule(torch.prelu, F.prelu)

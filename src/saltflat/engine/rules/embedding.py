@@ -9,14 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine.functions import embedding_arguments
-from saltflat.engine.tape import (
-    OffTapeError,
-    Slot,
-    Tape,
-    as_sequence,
-    rule,
-    unwatched,
-)
+from saltflat.engine.registry import rule, unwatched
+from saltflat.engine.rules.linear import as_sequence
+from saltflat.engine.tape import OffTapeError, Slot, Tape
 from saltflat.engine.uses import LookupUse
 from saltflat.errors import RefusedError
 
@@ -61,8 +56,7 @@ def _lookup(tape: Tape, slot: Slot, index: Tensor, padding: int | None) -> Tenso
     rows = len(slot.value)
 
     def record(looked_up: Tensor, grad: Tensor) -> None:
-        flat = looked_up.reshape(tape.units, -1)
-        sequence = as_sequence(tape, grad, grad.shape[-1])
+        flat, sequence = looked_up.reshape(tape.units, -1), as_sequence(tape, grad)
         if padding is not None:
             sequence = sequence.masked_fill((flat == padding)[:, :, None], 0)
         slot.add(LookupUse(flat, sequence, rows))

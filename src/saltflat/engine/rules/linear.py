@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine.lifting import lift
+from saltflat.engine.registry import rule, unwatched
 from saltflat.engine.shares import NARROW, few_outputs
-from saltflat.engine.tape import OffTapeError, Slot, Tape, as_sequence, bias_use, linear_use, rule, unwatched
+from saltflat.engine.tape import OffTapeError, Slot, Tape
 from saltflat.engine.uses import DirectUse, OuterUse
 
 
@@ -52,6 +53,23 @@ def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, name: str
     return _Linear.apply(x, value, shift, tape.anchor, record, weight_slot is not None)
 
 
+def linear_use(tape: Tape, inputs: Tensor, grad: Tensor, name: str) -> OuterUse | DirectUse:
+    """The use of a weight ``out x in`` by ``inputs @ weight.T``."""
+    tape.require_backward()
+    return OuterUse(as_sequence(tape, grad), as_sequence(tape, inputs), rule=name).settled()
+
+
+def bias_use(tape: Tape, grad: Tensor, name: str) -> DirectUse:
+    """The use of a bias added along the last dimension."""
+    sequence = as_sequence(tape, grad)
+    return DirectUse(sequence.squeeze(1) if sequence.shape[1] == 1 else sequence.sum(1), rule=name)
+
+
+def as_sequence(tape: Tape, tensor: Tensor) -> Tensor:
+    """View rows x ... x features as units x T x features."""
+    return tensor.reshape(tape.units, -1, tensor.shape[-1])
+
+
 def value_of(slot: Slot | None, tensor: Any) -> Any:
     """The detached weight if it is trainable, the tensor itself if it is frozen or absent."""
     return tensor if slot is None else slot.value
@@ -59,32 +77,12 @@ def value_of(slot: Slot | None, tensor: Any) -> Any:
 
 @rule(F.linear)
 def _linear_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    x, weight, bias = _arguments(args, kwargs)
+    named = dict(zip(("input", "weight", "bias"), args)) | kwargs
+    x, weight, bias = named["input"], named["weight"], named.get("bias")
     if not tape.holds_rows(x) or tape.holds_rows(weight) or tape.holds_rows(bias):
         return NotImplemented
     tape.require_rows(x)
     return linear(tape, x, weight, bias)
-
-
-def _arguments(args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-    named = dict(zip(("input", "weight", "bias"), args)) | kwargs
-    return named["input"], named["weight"], named.get("bias")
-
-
-class _MatMul(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, anchor: Tensor, record: Any) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.record = record
-        return x @ weight
-
-    @staticmethod
-    @unwatched
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (grad,) = grads
-        x, weight = ctx.saved_tensors
-        ctx.record(x.detach(), grad)
-        return grad @ weight.mT if ctx.needs_input_grad[0] else None, None, None, None
 
 
 @rule(
@@ -109,14 +107,14 @@ def product(tape: Tape, x: Tensor, slot: Slot) -> Any:
     """``x @ weight`` for a matrix, a vector, or a stack of matrices that lies along the dimensions of x."""
     weight = slot.value
     if weight.dim() > 2:
-        return x @ lift(tape, slot, x.dim(), len(x)) if weight.dim() < x.dim() else NotImplemented
+        return x @ lift(tape, slot.tensor, x.dim(), len(x)) if weight.dim() < x.dim() else NotImplemented
 
     def record(inputs: Tensor, grad: Tensor) -> None:
-        left, right = as_sequence(tape, inputs, len(weight)), as_sequence(tape, grad, grad.shape[-1])
-        use = OuterUse(left, right)
+        use = OuterUse(as_sequence(tape, inputs), as_sequence(tape, grad))
         slot.add(use if weight.dim() == 2 else DirectUse(use.gradients().squeeze(2), rule="linear"))
 
-    out = _MatMul.apply(x, weight if weight.dim() == 2 else weight.unsqueeze(1), tape.anchor, record)
+    turned = weight.mT if weight.dim() == 2 else weight.unsqueeze(0)
+    out = _Linear.apply(x, turned, None, tape.anchor, record, True)
     return out if weight.dim() == 2 else out.squeeze(-1)
 
 
@@ -126,13 +124,13 @@ def _addmm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if len(args) != 3 or not kwargs.keys() <= {"beta", "alpha"}:
         return NotImplemented
     bias, x, weight = args
-    bias_slot, weight_slot = tape.slot_of(bias), tape.slot_of(weight)
+    weight_slot = tape.slot_of(weight)
     if not tape.holds_rows(x) or tape.holds_rows(weight):
         return NotImplemented
     tape.require_rows(x)
     out = x @ weight if weight_slot is None else product(tape, x, weight_slot)
-    shift = bias if bias_slot is None else lift(tape, bias_slot, 2, len(x))
-    return torch.add(kwargs.get("beta", 1) * shift, out, alpha=kwargs.get("alpha", 1))
+    shift = kwargs.get("beta", 1) * lift(tape, bias, 2, len(x))
+    return torch.add(shift, out, alpha=kwargs.get("alpha", 1))
 
 
 @rule(torch.einsum)
@@ -155,8 +153,8 @@ def _einsum_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         if slot is not None and _is_linear(terms[at], terms[1 - at], result):
             return _linear_einsum(tape, operands[at], slot, terms[at], terms[1 - at], result)
     for i, t in enumerate(operands):
-        if (slot := tape.slot_of(t)) is not None:
-            operands[i], terms[i] = lift(tape, slot, t.dim() + 1, count), batch + terms[i]
+        if tape.slot_of(t) is not None:
+            operands[i], terms[i] = lift(tape, t, t.dim() + 1, count), batch + terms[i]
     return torch.einsum(f"{','.join(terms)}->{result}", *operands)
 
 

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine import native
+from saltflat.engine.registry import rule, unwatched
 from saltflat.engine.rules.linear import value_of
-from saltflat.engine.tape import Tape, faster, rule, unwatched
+from saltflat.engine.tape import Tape
 from saltflat.engine.uses import DirectUse
 
 
@@ -104,31 +105,29 @@ class _GroupNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float, tape: Tape,
-        record: Any, anchor: Tensor,
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float, anchor: Tensor,
+        record: Any,
     ) -> Tensor:  # fmt: skip
         out = torch.empty_like(x)  # not a view of something: the next layer may write into it
         last = x.movedim(1, -1)
         mean, rstd = native.group_norm(last, out.movedim(1, -1), groups, weight, bias, eps)
         ctx.save_for_backward(x, weight, mean, rstd)
-        ctx.tape, ctx.record = tape, record
+        ctx.record = record
         return out
 
     @staticmethod
     @unwatched
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        ctx.tape.require_backward()
         x, weight, mean, rstd = ctx.saved_tensors
         grad, last = grads[0].movedim(1, -1).contiguous(), x.detach().movedim(1, -1)
         back, scales, shifts = native.group_norm_backward(
             grad, last, weight, mean, rstd, ctx.needs_input_grad[0]
         )
         ctx.record(scales, shifts)
-        return back if back is None else back.movedim(-1, 1), None, None, None, None, None, None, None
+        return back if back is None else back.movedim(-1, 1), None, None, None, None, None, None
 
 
-@rule(F.group_norm)
-@faster(F.group_norm)
+@rule(F.group_norm, faster=True)
 def _group_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     named = dict(zip(("input", "num_groups", "weight", "bias", "eps"), args)) | kwargs
     x, weight, bias = named["input"], named.get("weight"), named.get("bias")
@@ -142,6 +141,7 @@ def _group_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if fits and native.fits(x.movedim(1, -1), *(t for t in (value, shift) if t is not None)):
 
         def record(scales: Tensor, shifts: Tensor) -> None:
+            tape.require_backward()
             for slot, rows in ((weight_slot, scales), (bias_slot, shifts)):
                 if slot is not None:
                     slot.add(DirectUse(rows.view(tape.units, -1, rows.shape[1]).sum(1), rule="group norm"))
@@ -150,53 +150,32 @@ def _group_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
             out = torch.empty_like(x)
             native.group_norm(x.movedim(1, -1), out.movedim(1, -1), groups, value, shift, eps)
             return out
-        anchor = x if bare else tape.anchor
-        return _GroupNorm.apply(x, value, shift, groups, eps, tape, record, anchor)
+        return _GroupNorm.apply(x, value, shift, groups, eps, x if bare else tape.anchor, record)
     if bare:
         return NotImplemented
     normal = F.group_norm(x, groups, eps=eps)
     return affine(tape, normal, weight, bias, _by_channel(x), "group norm")
 
 
-@rule(F.layer_norm)
-def _layer_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    named = dict(zip(("input", "normalized_shape", "weight", "bias", "eps"), args)) | kwargs
-    x, weight, bias = named["input"], named.get("weight"), named.get("bias")
-    shape = tuple(named["normalized_shape"])
-    if not _ready(tape, x, weight, bias) or len(shape) >= x.dim():
-        return NotImplemented
-    normal = F.layer_norm(x, shape, eps=named.get("eps", 1e-5))
-    return affine(tape, normal, weight, bias, lambda p: p, "layer norm")
+_BY_CHANNEL = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+_NORMS = {  # the name of the rule, and those of the arguments
+    F.layer_norm: ("layer norm", ("input", "normalized_shape", "weight", "bias", "eps")),
+    F.rms_norm: ("rms norm", ("input", "normalized_shape", "weight", "eps")),
+    F.instance_norm: ("instance norm", (*_BY_CHANNEL[:5], "use_input_stats", *_BY_CHANNEL[6:])),
+    F.batch_norm: ("batch norm, frozen statistics", _BY_CHANNEL),
+}
 
 
-@rule(F.rms_norm)
-def _rms_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    named = dict(zip(("input", "normalized_shape", "weight", "eps"), args)) | kwargs
-    x, weight, shape = named["input"], named.get("weight"), tuple(named["normalized_shape"])
-    if not _ready(tape, x, weight) or len(shape) >= x.dim():
-        return NotImplemented
-    normal = F.rms_norm(x, shape, eps=named.get("eps"))
-    return affine(tape, normal, weight, None, lambda p: p, "rms norm")
-
-
-@rule(F.instance_norm)
-def _instance_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
-    named = dict(zip(names, args)) | kwargs
+@rule(*_NORMS)
+def _norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """Of BatchNorm only with frozen statistics; what normalises over the batch is refused before it gets here."""
+    name, arguments = _NORMS[func]
+    named = dict(zip(arguments, args)) | kwargs
     x, weight, bias = named.pop("input"), named.pop("weight", None), named.pop("bias", None)
-    if not _ready(tape, x, weight, bias):
-        return NotImplemented
-    normal = F.instance_norm(x, **named)
-    return affine(tape, normal, weight, bias, _by_channel(x), "instance norm")
-
-
-@rule(F.batch_norm)
-def _batch_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    """Only with frozen statistics; what normalises over the batch is refused before it gets here."""
-    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-    named = dict(zip(names, args)) | kwargs
-    x, weight, bias = named.pop("input"), named.pop("weight", None), named.pop("bias", None)
+    by_shape = "normalized_shape" in named
     if named.get("training") or not _ready(tape, x, weight, bias):
         return NotImplemented
-    normal = F.batch_norm(x, **named)
-    return affine(tape, normal, weight, bias, _by_channel(x), "batch norm, frozen statistics")
+    if by_shape and len(named["normalized_shape"]) >= x.dim():
+        return NotImplemented
+    view = (lambda p: p) if by_shape else _by_channel(x)
+    return affine(tape, func(x, **named), weight, bias, view, name)

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.lifting import lift
-from saltflat.engine.rules.linear import linear, value_of
-from saltflat.engine.tape import OffTapeError, Slot, Tape, bias_use, linear_use, rule, unwatched
+from saltflat.engine.lifting import Lift, lift
+from saltflat.engine.registry import rule
+from saltflat.engine.rules.linear import bias_use, linear, linear_use, value_of
+from saltflat.engine.tape import OffTapeError, Tape
 
 State = tuple[Tensor, ...]
 Cell = Callable[[Tensor, Tensor, State], State]
@@ -44,27 +45,12 @@ def _relu(from_input: Tensor, from_hidden: Tensor, state: State) -> State:
     return (torch.relu(from_input + from_hidden),)
 
 
-class _Zeros(torch.autograd.Function):
-    """Zeros whose gradient is handed to ``record``."""
-
-    @staticmethod
-    def forward(ctx: Any, like: Tensor, anchor: Tensor, record: Any) -> Tensor:
-        ctx.record = record
-        return torch.zeros_like(like)
-
-    @staticmethod
-    @unwatched
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        ctx.record(grads[0])
-        return None, None, None
-
-
 def _projection(
-    tape: Tape, weight: Tensor, bias: Tensor | None, like: Tensor, name: str
-) -> tuple[Callable[[int, Tensor], Tensor], list[Tensor]]:
-    """A linear layer applied once a step; ``like`` is rows x steps x features of its output."""
+    tape: Tape, weight: Tensor, bias: Tensor | None, rows: int, steps: int, name: str
+) -> Callable[[int, Tensor], Tensor]:
+    """A linear layer applied once a step."""
     weight_slot, bias_slot = tape.slot_of(weight), tape.slot_of(bias)
-    seen: list[Tensor] = [torch.empty(0)] * like.shape[1]
+    seen: list[Tensor] = [torch.empty(0)] * steps
 
     def record(grad: Tensor) -> None:
         if weight_slot is not None:
@@ -72,14 +58,15 @@ def _projection(
         if bias_slot is not None:
             bias_slot.add(bias_use(tape, grad, name))
 
-    taps = _Zeros.apply(like, tape.anchor, record).unbind(1)
     value, shift = value_of(weight_slot, weight), value_of(bias_slot, bias)
+    shape = (1, steps, len(value))
+    taps = Lift.apply(value.new_zeros(shape), tape.anchor, record, shape, rows).unbind(1)
 
     def project(step: int, x: Tensor) -> Tensor:
         seen[step] = x.detach()  # detached: a kept history would hold the record that holds it
         return F.linear(x, value, shift) + taps[step]
 
-    return project, seen
+    return project
 
 
 def _layer(
@@ -87,14 +74,12 @@ def _layer(
 ) -> tuple[Tensor, State]:
     """One direction of one layer over rows x steps x features."""
     w_ih, w_hh, b_ih, b_hh, w_hr = weights
-    projected = linear(tape, x, w_ih, b_ih, name)
-    hidden, _ = _projection(tape, w_hh, b_hh, projected, name)
-    shrink = None
-    if w_hr is not None:
-        shrink, _ = _projection(tape, w_hr, None, x.new_zeros(*x.shape[:2], w_hr.shape[0]), name)
-    inputs = projected.unbind(1)
-    outputs: list[Tensor] = [x] * len(inputs)
-    for step in reversed(range(len(inputs))) if backwards else range(len(inputs)):
+    rows, steps = x.shape[:2]
+    hidden = _projection(tape, w_hh, b_hh, rows, steps, name)
+    shrink = None if w_hr is None else _projection(tape, w_hr, None, rows, steps, name)
+    inputs = linear(tape, x, w_ih, b_ih, name).unbind(1)
+    outputs: list[Tensor] = [x] * steps
+    for step in reversed(range(steps)) if backwards else range(steps):
         state = cell(inputs[step], hidden(step, state[0]), state)
         if shrink is not None:
             state = (shrink(step, state[0]), *state[1:])
@@ -103,20 +88,27 @@ def _layer(
 
 
 def _initial(tape: Tape, states: Tensor, index: int) -> Tensor:
-    slot = tape.slot_of(states)
-    if slot is None:
+    if tape.slot_of(states) is None:
         return states[index]
-    chosen: Slot | None = tape.slot_of(tape.derive(torch.select, states, 0, index))
-    assert chosen is not None
-    return lift(tape, chosen, 2, states.shape[1])
+    return lift(tape, tape.derive(torch.select, states, 0, index), 2, states.shape[1])
 
 
-def _recurrent(tape: Tape, cell: Cell, name: str, args: Any, kwargs: Any) -> Any:
+_LAYERS: dict[Any, tuple[Cell, str]] = {
+    torch.lstm: (_lstm, "lstm"),
+    torch.gru: (_gru, "gru"),
+    torch.rnn_tanh: (_tanh, "rnn"),
+    torch.rnn_relu: (_relu, "rnn"),
+}
+
+
+@rule(*_LAYERS)
+def _layer_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if kwargs or len(args) != 9 or not isinstance(args[2], list | tuple):
         raise OffTapeError  # a packed sequence: its rows are sorted by length, not by unit
     x, initial, flat, has_biases, layers, dropout, training, both_ways, batch_first = args
     if x.dim() != 3 or not tape.holds_rows(x):
         raise OffTapeError
+    cell, name = _LAYERS[func]
     initials = list(initial) if isinstance(initial, tuple | list) else [initial]
     directions = 2 if both_ways else 1
     each = len(flat) // (layers * directions)
@@ -143,21 +135,6 @@ def _recurrent(tape: Tape, cell: Cell, name: str, args: Any, kwargs: Any) -> Any
     return (out if batch_first else out.transpose(0, 1), *stacked)
 
 
-@rule(torch.lstm)
-def _lstm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    return _recurrent(tape, _lstm, "lstm", args, kwargs)
-
-
-@rule(torch.gru)
-def _gru_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    return _recurrent(tape, _gru, "gru", args, kwargs)
-
-
-@rule(torch.rnn_tanh, torch.rnn_relu)
-def _rnn_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    return _recurrent(tape, _tanh if func is torch.rnn_tanh else _relu, "rnn", args, kwargs)
-
-
 _CELLS: dict[Any, tuple[Cell, str]] = {
     torch.lstm_cell: (_lstm, "lstm cell"),
     torch.gru_cell: (_gru, "gru cell"),
@@ -173,7 +150,7 @@ def _cell_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if kwargs or x.dim() != 2 or tape.slot_of(x) is not None:
         raise OffTapeError
     tape.require_rows(x)
-    state = tuple(t if (slot := tape.slot_of(t)) is None else lift(tape, slot, 2, len(x)) for t in state)
+    state = tuple(lift(tape, t, 2, len(x)) for t in state)
     cell, name = _CELLS[func]
     result = cell(linear(tape, x, w_ih, b_ih, name), linear(tape, state[0], w_hh, b_hh, name), state)
     return result if func is torch.lstm_cell else result[0]

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from saltflat.engine.clipped_sum import add_to
 from saltflat.engine.one_call import Uses
 from saltflat.engine.passes import Clip, Pass, clipped_uses, gradients_in, merged_passes
 from saltflat.engine.uses import DirectUse
@@ -39,8 +40,7 @@ class Record:
         found = [clipped_uses(parameters, dict(uses), units, clip) for units, uses in self.parts()]
         total: dict[int, Tensor] = {}
         for sums, _ in found:
-            for key, value in sums.items():
-                total[key] = total[key].add_(value) if key in total else value
+            add_to(total, sums)
         return total, torch.cat([norms for _, norms in found])
 
     def parts(self) -> list[tuple[int, Uses]]:

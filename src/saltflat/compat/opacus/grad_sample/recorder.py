@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from saltflat.compat.opacus.grad_sample.bags import by_example
 from saltflat.compat.opacus.grad_sample.parameters import EmptyRecord, Record, Watched, unwatch, watch
 from saltflat.compat.opacus.utils.packed_sequences import Padded
-from saltflat.engine.calls import Acquaintance
+from saltflat.engine.acquaintance import Acquaintance
 from saltflat.engine.one_call import Call, Known
 from saltflat.engine.passes import Clip, Pass
 from saltflat.errors import PrivacyWarning, RefusedError

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from saltflat.engine.batch import Facts
 from saltflat.engine.calling import untouched
 from saltflat.engine.one_call import Call, Known
 from saltflat.engine.probe import examine, is_apart, refuse_by_name
@@ -34,54 +35,40 @@ class Acquaintance:
         # Where a unit has one row throughout, other sizes of the input change nothing that was looked at.
         if general is not None and (general.facts.off_tape or general.facts.ratios in (None, frozenset({1}))):
             return general
-        exact = self._known.get((form, call.sizes()))
-        if exact is not None:
-            return exact
-        known = _looked_at(call)
-        self._known[form, call.sizes()] = known
-        self._known.setdefault(form, known)
-        return known
+        exact = form, call.sizes()
+        if exact not in self._known:
+            self._known[exact] = _looked_at(call)
+        self._known.setdefault(form, self._known[exact])
+        return self._known[exact]
 
 
 def _looked_at(call: Call) -> Known:
     refuse_by_name(call.model)
-    known = Known()
+    by_rows = _ByRows(call)
     if call.dim:  # every unit is run on its own: none can see another
-        known.facts.off_tape = known.facts.examined = True
-        known.together = _is_apart(call)
-        return known
-    places = call.rows_at
-    rows = tuple(call.leaves[i].detach() for i in places)
-    found = examine(
-        _RowsOf(call, places), _made_up_losses, rows, torch.zeros(call.units, device=rows[0].device)
-    )
-    facts = known.facts
-    facts.off_tape, facts.needs_company, facts.ratios = found.off_tape, found.needs_company, found.ratios
-    facts.examined = True
-    return known
+        return Known(Facts(off_tape=True), together=by_rows.is_apart())
+    targets = torch.zeros(call.units, device=by_rows.rows[0].device)
+    return Known(examine(by_rows, _made_up_losses, by_rows.rows, targets))
 
 
-def _is_apart(call: Call) -> bool:
-    """Whether a model whose units are not in the first dimension is seen to keep them apart."""
-    turned = _Turned(call)
-    rows = tuple(call.leaves[i].detach().movedim(call.dim, 0) for i in turned.at)
-    try:
-        turned.learn([rows_of[torch.arange(3) % len(rows_of)] for rows_of in rows])
-    except (RuntimeError, ValueError, IndexError, AssertionError):
-        return False
-    return bool(turned.places) and is_apart(turned, rows)
-
-
-class _Turned(nn.Module):
+class _ByRows(nn.Module):
     """The model as a function of its rows alone, with the units first in them and in its outputs."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()
-        self.model = call.model
-        self._call, self.at = call, call.rows_at
-        self.places: list[int] = []
+        self.model, self._call = call.model, call
+        self.rows = tuple(call.leaves[i].detach().movedim(call.dim, 0) for i in call.rows_at)
+        self._places: list[int] | None = None  # where the model has the units of each output, if not first
 
-    def learn(self, three: list[Tensor]) -> None:
+    def is_apart(self) -> bool:
+        """Whether a model whose units are not in the first dimension is seen to keep them apart."""
+        try:
+            self._places = self._learned([rows[torch.arange(3) % len(rows)] for rows in self.rows])
+        except (RuntimeError, ValueError, IndexError, AssertionError):
+            return False
+        return bool(self._places) and is_apart(self, self.rows)
+
+    def _learned(self, three: list[Tensor]) -> list[int]:
         """In which dimension of each output the units are: its size follows their number. None unless all have one."""
         with torch.no_grad(), untouched(self.model):
             two, all_three = self._outputs([rows[:2] for rows in three]), self._outputs(three)
@@ -89,40 +76,25 @@ class _Turned(nn.Module):
             [d for d, (a, b) in enumerate(zip(few.shape, more.shape)) if (a, b) == (2, 3)]
             for few, more in zip(two, all_three)
         ]
-        self.places = [dims[0] for dims in found] if all(len(dims) == 1 for dims in found) else []
+        return [dims[0] for dims in found] if all(len(dims) == 1 for dims in found) else []
 
     def _outputs(self, rows: Sequence[Tensor]) -> list[Tensor]:
-        turned = {i: t.movedim(0, self._call.dim) for i, t in zip(self.at, rows)}
+        turned = {i: t.movedim(0, self._call.dim) for i, t in zip(self._call.rows_at, rows)}
         out = self._call.filled(self.model, turned)
         return [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.is_floating_point()]
 
     def forward(self, *rows: Tensor) -> dict[str, Tensor]:
         found = self._outputs(rows)
-        return {str(i): t.movedim(place, 0) for i, (t, place) in enumerate(zip(found, self.places))}
-
-
-class _RowsOf(nn.Module):
-    """The model as a function of its rows alone, with those outputs that have rows."""
-
-    def __init__(self, call: Call, places: list[int]) -> None:
-        super().__init__()
-        self.model = call.model
-        self._call, self._places = call, places
-
-    def forward(self, *rows: Tensor) -> dict[str, Tensor]:
-        out = self._call.filled(self.model, dict(zip(self._places, rows)))
-        found = {
-            str(i): t
-            for i, t in enumerate(tree_flatten(out)[0])
-            if isinstance(t, Tensor) and t.is_floating_point() and t.dim() > 0 and len(t) == len(rows[0])
-        }
-        if not found:
+        if self._places is not None:
+            found = [t.movedim(place, 0) for t, place in zip(found, self._places)]
+        own = {str(i): t for i, t in enumerate(found) if t.dim() > 0 and len(t) == len(rows[0])}
+        if not own:
             raise RefusedError(
                 "This model",
                 "none of its outputs has one row per example in the first dimension.",
                 "Return a tensor whose first dimension is the batch, and compute the loss outside the model.",
             )
-        return found
+        return own
 
 
 def _made_up_losses(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
