@@ -20,6 +20,7 @@ TINY: Settings = replace(
     memory_examples=8,
     memory_repeats=1,
     memory_batches=(16, 64),
+    memory_pairs=4,
     growth_rounds=1,
     growth_batches=(8, 16),
     growth_memory_batches=(8, 32),

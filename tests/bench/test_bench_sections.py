@@ -137,6 +137,19 @@ def test_memory_of_a_large_batch_is_compared_with_a_small_one() -> None:
     assert memory.of_logical_batches(TINY, by_batch)["ratio"] == 4.0
 
 
+def test_what_else_the_machine_does_meets_both_sizes_of_batch() -> None:
+    """Fails when all processes of one size come first (tried: the ratio is 0.5)."""
+    measured: list[int] = []
+
+    def busy_at_first(cell: Cell, repeats: int) -> dict[str, Any]:
+        measured.append(cell.examples)
+        return {"peak_bytes": 200 if len(measured) <= TINY.memory_pairs else 100}
+
+    found = memory.of_logical_batches(TINY, busy_at_first)
+    assert measured == list(TINY.memory_batches) * TINY.memory_pairs
+    assert 0.8 < found["ratio"] < 1.25
+
+
 # --- growth -----------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -75,22 +75,37 @@ def of_model(model: str, settings: Settings, measure: Measure = in_fresh_process
 
 
 def of_logical_batches(settings: Settings, measure: Measure = in_fresh_processes) -> dict[str, Any]:
-    """Whole private steps over a small and a large logical batch.
+    """Whole private steps over a small and a large logical batch: means over many processes, in turn.
 
     As many rows with both: two lanes seldom need the most at the same moment, and more rows are more such moments.
-    Which moments they meet in is chance, so there are twice as many processes and one more.
+    Which moments they meet in is chance, and processes of one size differ by a twentieth: so there are many, and
+    what else the machine does meets both sizes.
     """
-    most, repeats = max(settings.memory_batches), 2 * settings.memory_repeats + 1
-    small, large = (
-        measure(Cell(PRIVATE_STEP, settings.step_model, batch, steps=most // batch), repeats)
+    most = max(settings.memory_batches)
+    cells = [
+        Cell(PRIVATE_STEP, settings.step_model, batch, steps=most // batch)
         for batch in settings.memory_batches
-    )
+    ]
+    found = [[measure(cell, 1) for cell in cells] for _ in range(settings.memory_pairs)]
+    small, large = map(mean, zip(*found))
     return {
         "model": settings.step_model,
         "batches": list(settings.memory_batches),
         "cells": [small, large],
         "ratio": ratio(large, small),
     }
+
+
+def mean(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One cell of several measurements of the same: their mean, or the first that could not be measured.
+
+    >>> mean([{"peak_bytes": 30}, {"peak_bytes": 20}])
+    {'peak_bytes': 25.0, 'peaks': [30, 20]}
+    """
+    peaks = [one["peak_bytes"] for one in found]
+    if None in peaks:
+        return found[peaks.index(None)]
+    return {**found[0], "peak_bytes": statistics.fmean(peaks), "peaks": peaks}
 
 
 def ratio(numerator: dict[str, Any], denominator: dict[str, Any]) -> float | None:

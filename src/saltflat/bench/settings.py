@@ -37,6 +37,7 @@ class Settings:
     memory_micro_batch: int = 64
     memory_repeats: int = 3
     memory_batches: tuple[int, int] = (2048, 32_768)
+    memory_pairs: int = 15
     # each peer is a fresh process more, and seconds of imports; growth heeds it too
     memory_peers: bool = True
     # the section `growth`
@@ -64,6 +65,7 @@ QUICK = replace(
     memory_micro_batch=32,
     memory_repeats=1,
     memory_batches=(256, 2048),
+    memory_pairs=3,
     memory_peers=False,
     growth_batches=(128, 512),
     growth_memory_batches=(128, 512),
@@ -138,6 +140,7 @@ def left_out(settings: Settings) -> list[str]:
         "method_rounds": "rounds of the methods",
         "memory_examples": "examples for the memory of a model",
         "memory_repeats": "fresh processes for each figure of memory",
+        "memory_pairs": "pairs of fresh processes for the memory over the logical batch",
         "growth_rounds": "rounds of the growth",
     }
     for key, what in less.items():
