@@ -12,7 +12,7 @@ import click
 
 from saltflat.accounting import SampledGaussian, combined_noise, epsilon, rdp_epsilon, replace_one_epsilon
 from saltflat.cli.run_options import json_option, options_of
-from saltflat.errors import InputError, check_count, nearest
+from saltflat.errors import InputError, check_count, check_share, nearest
 from saltflat.plan.sampling import Poisson, Sampling, TruncatedPoisson
 
 _KEYS = ("steps", "epochs", "noise-multiplier", "noise-ratio", "queries")
@@ -78,8 +78,8 @@ def read_sampling(population: int, batch_size: float | None, rate: float | None,
     if (batch_size is None) == (rate is None):
         said = "is missing" if batch_size is None else "is given beside --rate"
         raise InputError("batch_size", batch_size, "exactly one of --batch-size and --rate", problem=said)
-    if rate is not None and not 0 < rate <= 1:
-        raise InputError("rate", rate, "0 < rate <= 1")
+    if rate is not None:
+        check_share("rate", rate, one=True)
     size = batch_size if batch_size is not None else (rate or 0.0) * population
     return Poisson(population, size) if cap is None else TruncatedPoisson(population, size, cap)
 

@@ -20,7 +20,7 @@ from saltflat.data.shared_rows import split_beside
 from saltflat.data.source import Provenance
 from saltflat.data.split import check_fraction, split_public, split_test
 from saltflat.data.tables import Classes, class_names, read_npz, read_table
-from saltflat.errors import InputError, check_count, nearest
+from saltflat.errors import InputError, check_count, check_known, nearest
 
 
 def load(
@@ -173,8 +173,7 @@ def _wanted(text: str, split: str | None) -> Entry | None:
         raise InputError(
             "split", split, "the data set emnist", problem=f"is not for {text}", cure="Leave it out."
         )
-    if split not in EMNIST_SPLITS:
-        raise InputError("split", split, "a split of EMNIST", cure=nearest(str(split), list(EMNIST_SPLITS)))
+    check_known("split", split, EMNIST_SPLITS, "a split of EMNIST")
     return known(f"emnist-{split}")
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from saltflat.data.people import Rows
 from saltflat.data.source import Examples, Source, as_source
-from saltflat.errors import InputError, check_count, check_positive, nearest
+from saltflat.errors import InputError, check_count, check_known, check_positive
 
 KINDS = ("iid", "dirichlet", "column")
 
@@ -69,10 +69,7 @@ def partition(
     >>> len(partition(rows, by="column", column=torch.tensor([7, 7, 7, 5, 5, 5, 5, 5, 5, 9])))
     3
     """
-    if by not in KINDS:
-        raise InputError(
-            "partition", by, "'iid', 'dirichlet' or 'column'", cure=nearest(str(by), list(KINDS))
-        )
+    check_known("partition", by, KINDS, "'iid', 'dirichlet' or 'column'")
     source = as_source(data)
     if by == "column":
         return Clients(source, _by_column(source, column), "by a column")

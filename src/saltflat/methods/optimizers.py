@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from saltflat.errors import InputError, nearest
+from saltflat.errors import InputError, check_known
 from saltflat.methods.adam_bc import AdamBC
 from saltflat.plan import Optimizer
 
@@ -40,11 +40,8 @@ def default_learning_rate(optimizer: Optimizer, clip_norm: float) -> float:
 
 def check_name(name: str) -> None:
     """Refuse an optimizer that has no entry here."""
-    if name not in REGISTRY:
-        raise InputError(
-            "optimizer", name, "the name of an optimizer", problem="is not known",
-            cure=nearest(name, list(REGISTRY)) + " Or give fit(optimizer=) a factory.",
-        )  # fmt: skip
+    factory = "Or give fit(optimizer=) a factory."
+    check_known("optimizer", name, REGISTRY, "the name of an optimizer", problem="is not known", cure=factory)
 
 
 def build(

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, Unpack, cast
 
-from saltflat.errors import InputError, PrivacyWarning, check_positive
+from saltflat.errors import InputError, PrivacyWarning, check_positive, check_share
 from saltflat.plan import AdaDps, Dope, FreshQuery, MirrorDescent, Phase, Plan, PreviousRelease
 from saltflat.plans.frame import AVERAGING_SUFFIXES, Common, Frame, Method, Suffix, read_name
 from saltflat.plans.presets import framed
@@ -214,9 +214,7 @@ def _switch_step(switch: float | int, steps: int) -> int:
 
 def _paper_split(frame: Frame, phases: list[Phase], portion: float) -> list[Phase]:
     """The paper's basic composition: ε₁ = portion · ε, ε₂ the rest, δ/2 each. Sound, and wasteful."""
-    check_positive("portion", portion)
-    if portion >= 1:
-        raise InputError("portion", portion, "0 < portion < 1")
+    check_share("portion", portion)
     budget = frame.budget
     shares = (portion * budget.epsilon, (1 - portion) * budget.epsilon)
     if math.isinf(budget.epsilon) or frame.noise_multiplier is not None:

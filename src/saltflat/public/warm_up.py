@@ -16,7 +16,7 @@ from saltflat.data.shared_rows import joined, refuse_private
 from saltflat.data.source import Examples, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.calling import call_model
-from saltflat.errors import InputError, check_count, check_positive, is_number
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive
 from saltflat.methods.ascent import displaced, scaled_to
 from saltflat.methods.augmentation import cutmix
 from saltflat.methods.multiplicity import AUGMENTATIONS
@@ -63,8 +63,7 @@ class WarmUp:
         check_count("seed", self.seed, least=0)
         check_positive("learning_rate", self.learning_rate)
         for name in ("momentum", "weight_decay", "rho"):
-            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < math.inf:
-                raise InputError(name, getattr(self, name), f"a finite {name} >= 0")
+            check_not_negative(name, getattr(self, name))
         given: Any = self.augmentations
         names = given.split(",") if isinstance(given, str) else list(given)
         flat = [part for name in names if name.strip() for part in WORDS.get(name.strip(), (name.strip(),))]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltflat.accounting import Relation
-from saltflat.errors import InputError, is_number, nearest
+from saltflat.errors import InputError, check_known, is_number
 from saltflat.plans import dp_sgd
 from saltflat.recipes.features import LENGTH, Features
 from saltflat.recipes.recipe import Recipe, between
@@ -100,9 +100,7 @@ def best(
 
 
 def _chosen(name: str) -> Chosen:
-    if name not in RECIPES:
-        cure = nearest(str(name), names())
-        raise InputError("name", name, "a data set with a recipe", problem="has no recipe", cure=cure)
+    check_known("name", name, names(), "a data set with a recipe", problem="has no recipe")
     return RECIPES[name]
 
 
