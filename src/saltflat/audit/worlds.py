@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -176,7 +175,8 @@ class Subject:
             return factors[which] * self.loss_fn(outputs, rows.targets[which])
 
         people = plan.budget.unit == "person"
-        with quietly():
+        # rows are meant to be other than declared
+        with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
             if plan.federation is not None:
                 session = prepare_rounds(
                     self.model, _clients(rows, numbers), plan.changed(federation=ONE_STEP),
@@ -274,11 +274,3 @@ def subject_of(
     own = copy.deepcopy(model).cpu()
     sample = made_up(data, 64)
     return Subject(own, sample, plan, loss_fn or default_loss(sample.targets), randomness)
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Inside, rows are meant to be other than declared."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
-        yield

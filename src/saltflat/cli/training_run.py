@@ -43,17 +43,8 @@ STARTED_WITH = (
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
 _TEXTS = (
-    "data",
-    "label",
-    "group",
-    "model",
-    "schedule",
-    "account",
-    "recipe",
-    "public",
-    "synthetic",
-    *MAY_CHANGE,
-)
+    "data", "label", "group", "model", "schedule", "account", "recipe", "public", "synthetic", *MAY_CHANGE,
+)  # fmt: skip
 
 
 def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:

@@ -27,8 +27,7 @@ class Headed(nn.Module):
             named["attention_mask"] = attention_mask
         vectors = self.pooled(self.encoder(*inputs, **named), attention_mask)
         # Features of one length: the clip then weighs examples alike.
-        logits: Tensor = self.head(F.layer_norm(vectors, vectors.shape[-1:]))
-        return logits
+        return self.head(F.layer_norm(vectors, vectors.shape[-1:]))
 
     def pooled(self, outputs: Any, mask: Tensor | None) -> Tensor:
         """One vector an example, from what the encoder returns."""

@@ -51,8 +51,7 @@ class WideBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.residual(x) + self.skip(x)
-        return out
+        return self.residual(x) + self.skip(x)
 
 
 @register(

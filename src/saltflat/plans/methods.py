@@ -189,8 +189,7 @@ def by_name(name: str, **arguments: Any) -> Plan:
 
 
 def _rho(own: dict[str, Any]) -> float:
-    rho: float = DEFAULT_RHO if own["rho"] is None else own["rho"]
-    return rho
+    return DEFAULT_RHO if own["rho"] is None else own["rho"]
 
 
 def _pair(argument: str, own: dict[str, Any], default: Any) -> tuple[Any, Any]:
@@ -221,8 +220,8 @@ def _paper_split(frame: Frame, phases: list[Phase], portion: float) -> list[Phas
         raise InputError("split", "paper", "a finite epsilon= to split")
     solved = []
     for phase, share in zip(phases, shares):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # said when the whole plan is made
+        # said when the whole plan is made
+        with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
             alone = frame.draft("sai", replace(phase, noise_ratio=1.0))
         half = replace(budget, epsilon=share, delta=budget.delta / 2)
         solved.append(replace(phase, noise_multiplier=alone.calibrated_to(half).phases[0].noise_multiplier))

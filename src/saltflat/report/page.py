@@ -12,7 +12,7 @@ from saltflat.record.markup import bullets, document, table, text
 from saltflat.record.page import body_of
 from saltflat.report.audits import audit_section
 from saltflat.report.bars import stacked_bar
-from saltflat.report.comparison import deviation_of
+from saltflat.report.contest import deviation_of
 from saltflat.report.curves import comparison, curves, private_evaluations, standings
 from saltflat.report.facts import RunFacts
 from saltflat.report.figures import claimed, number, scrolled, share

@@ -21,7 +21,7 @@ from saltflat.data.source import Source, as_source, map_tensors
 from saltflat.engine.calling import call_model
 from saltflat.engine.probe import refuse_if_mixed
 from saltflat.errors import InputError, PrivacyWarning, check_count
-from saltflat.mechanism.count import SENSITIVITY, centred_sum, noised_count
+from saltflat.mechanism.noise import SENSITIVITY, centred_sum, noised_count
 from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, Randomness, check_tier
 from saltflat.plan import Budget
 from saltflat.plan.budget import Unit

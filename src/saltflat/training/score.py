@@ -12,8 +12,8 @@ from saltflat.data.people import People, units_of
 from saltflat.data.source import Examples, Source, as_source
 from saltflat.engine.calling import call_model
 from saltflat.errors import InputError, check_share
-from saltflat.mechanism.count import noised_count
 from saltflat.mechanism.exact import Grid
+from saltflat.mechanism.noise import noised_count
 from saltflat.mechanism.randomness import Randomness
 from saltflat.mechanism.sampling import draw
 from saltflat.mechanism.streams import CryptographicStream
