@@ -49,14 +49,10 @@ def all_faults(options: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        others = [fault for fault in faults_of(options) if _name(fault) != error.argument]
+        others = [fault for fault in faults_of(options) if fault.partition("=")[0] != error.argument]
         if not others:
             raise
         raise FaultsError([str(error), *others]) from error
-
-
-def _name(fault: str) -> str:
-    return fault.partition("=")[0]
 
 
 def faults_of(options: dict[str, Any]) -> list[str]:

@@ -175,11 +175,13 @@ def _measured(
     first, place = subjects[0], Path(options["out"] or subjects[0].folder)
     for number, other in enumerate(subjects[1:], start=1):
         told = telling_of(f"{first.name} and {other.name}", bar)
-        one, two = answer["runs"][0]["wideness"], answer["runs"][number]["wideness"]
+        wides = answer["runs"][0]["wideness"], answer["runs"][number]["wideness"]
+        # measured, and no figure is missing because it was not finite
+        whole = all(wide and None not in [*wide["loss"], *wide["spread"]] for wide in wides)
         line = compare(
             first.loss, other.loss, settings,
             runs=(_titled(first), _titled(other)), train=first.train,
-            wides=None if one is None or two is None or _has_gaps(one, two) else (one, two), progress=told,
+            wides=wides if whole else None, progress=told,
         )  # fmt: skip
         name = "interpolation" if number == 1 else f"interpolation-{number}"
         answer["interpolations"].append(line)
@@ -246,11 +248,6 @@ def _written(found: dict[str, Any], path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, spelled(found, indent=None))
     return str(path)
-
-
-def _has_gaps(*wides: dict[str, Any]) -> bool:
-    """Whether some figure was not finite, and is missing."""
-    return any(value is None for wide in wides for value in [*wide["loss"], *wide["spread"]])
 
 
 def _folder_name(path: str, runs: tuple[str, ...]) -> str:

@@ -47,7 +47,7 @@ _TEXTS = (
 )  # fmt: skip
 
 
-def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:
+def load_data(options: dict[str, Any]) -> DataSet:
     """The data set, with features in place of images where the recipe or the model takes those."""
     check_test_fraction(options)
     with names_of("data"):
@@ -68,7 +68,7 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
     cache = cache_dir() / "scattering" if known(str(options["data"])) else None
 
     def featured(rows: Any) -> Any:
-        return None if rows is None else replace(rows, inputs=features(rows.inputs, cache, progress=progress))
+        return None if rows is None else replace(rows, inputs=features(rows.inputs, cache))
 
     return replace(data, train=featured(data.train), test=featured(data.test), public=featured(data.public))
 

@@ -154,7 +154,8 @@ def evaluate_privately(
     charged = opened(account)
     if charged is not None:
         charged.check([charge], "This evaluation")
-    where = torch.device(device) if device is not None else _device_of(module)
+    own = next((p.device for p in module.parameters()), "cpu")
+    where = torch.device(own if device is None else device)
     with evaluating(module.to(where)), with_weights(module, run.average if average and run else None):
         _check_model(module, source, where)
         at_once = 1 if randomness == TIER_EXACT else BATCH  # there, every unit is asked by itself
@@ -264,10 +265,6 @@ def _weights_hash(run: Run | None, average: bool) -> str | None:
         return None
     found = run.certificate.data.get("files", {}).get(f"{'average' if average else 'weights'}.safetensors")
     return None if found is None else str(found)
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 @contextmanager
