@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def calibrate_plot(folder: Path) -> None:
-    from saltflat.cli.budget_plot import draw
+    from saltflat.cli.accounting_options import draw
     from saltflat.plan.sampling import Poisson
 
     draw(str(folder / "b.png"), Poisson(population=100, batch_size=10), 1e-3, epsilon=1.0, steps=10)
@@ -95,7 +95,7 @@ def encoder(folder: Path) -> None:
 
 
 def flower(folder: Path) -> None:
-    from saltflat.federated.flower.needed import check_installed
+    from saltflat.federated.flower.job import check_installed
 
     check_installed()
 

@@ -69,22 +69,6 @@ _HOMES = {
     "tune": "saltflat.training.tune",
     "verify": "saltflat.record.verify",
 }
-_CHAPTERS = (
-    "accounting",
-    "audit",
-    "data",
-    "estimators",
-    "federated",
-    "geometry",
-    "models",
-    "plans",
-    "public",
-    "recipes",
-    "report",
-    "synthesis",
-    "theory",
-)  # report can be called
-
 __all__ = [
     "Account",
     "Budget",
@@ -126,10 +110,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CHAPTERS:
-        return importlib.import_module(f"saltflat.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:  # a chapter, of which report can be called
+        return importlib.import_module(f"saltflat.{name}")
     raise AttributeError(f"module 'saltflat' has no attribute {name!r}")
 
 

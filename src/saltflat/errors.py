@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -117,6 +118,39 @@ def check_count(argument: str, value: int, least: int = 1, cure: str = "") -> No
     """Refuse anything but a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(argument, value, f"a whole number {argument} >= {least}", cure=cure)
+
+
+def check_share(
+    argument: str, value: float, *, zero: bool = False, one: bool = False, what: str = "", cure: str = ""
+) -> None:
+    """Refuse anything but a number between 0 and 1; the ends belong to it where ``zero`` and ``one`` say so."""
+    if not is_number(value) or not (0 < value < 1 or (zero and value == 0) or (one and value == 1)):
+        bounds = f"0 {'<=' if zero else '<'} {argument} {'<=' if one else '<'} 1"
+        raise InputError(argument, value, f"{bounds}, {what}" if what else bounds, cure=cure)
+
+
+def check_known(
+    argument: str,
+    value: object,
+    known: Iterable[str],
+    expected: str,
+    *,
+    problem: str = "is not valid",
+    cure: str = "",
+) -> None:
+    """Refuse a word that is not among the known ones, and suggest the nearest."""
+    words = list(known)
+    if value not in words:
+        cure = f"{nearest(str(value), words)} {cure}".rstrip()
+        raise InputError(argument, value, expected, problem=problem, cure=cure)
+
+
+def check_arguments(given: Mapping[str, Any], known: type, problem: str = "is not valid") -> None:
+    """Refuse an argument that ``known``, a TypedDict, has not."""
+    for name, value in given.items():
+        if name not in known.__annotations__:
+            cure = nearest(name, list(known.__annotations__))
+            raise InputError(name, value, "a known argument", problem=problem, cure=cure)
 
 
 def nearest(word: str, known: list[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from saltflat.errors import InputError, check_count, check_not_negative, check_positive
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive, check_share
 
 
 def sai_switch_bounds(dimension: int, target_error: float, failure_probability: float) -> tuple[float, float]:
@@ -28,8 +28,8 @@ def sai_switch_bounds(dimension: int, target_error: float, failure_probability: 
     '2.0e-05 to 5.0'
     """
     check_count("dimension", dimension)
-    _check_open_share("target_error", target_error)
-    _check_open_share("failure_probability", failure_probability)
+    check_share("target_error", target_error)
+    check_share("failure_probability", failure_probability)
     nu = min(float(dimension), target_error ** (-1 / 3))
     lower = 1 / (dimension * target_error * math.log(1 / target_error))
     return lower, failure_probability / (target_error * nu) ** 3
@@ -153,10 +153,7 @@ def error_reduction_rate(new: float, old: float) -> float:
     0.12
     """
     for argument, value in (("new", new), ("old", old)):
-        if isinstance(value, bool) or not 0 <= value <= 1:
-            raise InputError(
-                argument, value, f"0 <= {argument} <= 1", cure="Accuracies are shares, not percent."
-            )
+        check_share(argument, value, zero=True, one=True, cure="Accuracies are shares, not percent.")
     if old == 1:
         raise InputError("old", old, "old < 1", problem="leaves no error to reduce")
     return (new - old) / (1 - old)
@@ -196,8 +193,3 @@ def _noise_energy(dimension: int, noise_deviation: float, gradient_variance: flo
     check_not_negative("noise_deviation", noise_deviation)
     check_not_negative("gradient_variance", gradient_variance)
     return dimension * noise_deviation**2 + gradient_variance
-
-
-def _check_open_share(argument: str, value: float) -> None:
-    if isinstance(value, bool) or not 0 < value < 1:
-        raise InputError(argument, value, f"0 < {argument} < 1")

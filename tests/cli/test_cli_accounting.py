@@ -93,7 +93,7 @@ def test_a_picture_of_what_a_budget_buys(run: Inside, tmp_path: Path) -> None:
 def test_a_picture_around_a_given_noise(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """The curves are the same function; here only what it is asked for."""
     asked: list[Any] = []
-    monkeypatch.setattr("saltflat.cli.budget_plot.draw", lambda *a, **k: asked.append((a[0], k)))
+    monkeypatch.setattr("saltflat.cli.account.draw", lambda *a, **k: asked.append((a[0], k)))
     code, _, _ = run("account", *FASHION, "--steps", "100", "--noise-multiplier", "4", "--plot", "budget.svg")
     assert code == 0
     [(path, facts)] = asked

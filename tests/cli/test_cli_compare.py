@@ -9,7 +9,7 @@ import pytest
 from cli_helpers import Inside, killed_after
 
 from saltflat.record.ledger import Ledger
-from saltflat.report.comparison import final_accuracy, summarise
+from saltflat.report.contest import final_accuracy, summarise
 
 WORDS = (
     "compare", "--data", "digits", "--methods", "dp-sgd,dp-sat+swa", "--seeds", "2", "--epsilon", "2",

@@ -22,7 +22,7 @@ def no_process(*_: Any, **__: Any) -> None:
 
 
 def test_without_flower_it_says_what_to_install(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saltflat.federated.flower.needed.find_spec", lambda name: None)
+    monkeypatch.setattr("saltflat.federated.flower.job.find_spec", lambda name: None)
     assert "pip install 'saltflat[federated]'" in run.refused("federate", *QUICK, *FLOWER)
 
 

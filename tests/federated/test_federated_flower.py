@@ -20,7 +20,7 @@ import saltflat as sf
 from saltflat.errors import InputError, SaltflatError
 from saltflat.federated import Answer, Simulation, Task, prepare_rounds
 from saltflat.federated.aggregate import Form, sum_of_clipped
-from saltflat.federated.dealt import clients_for, load_rows
+from saltflat.federated.clients import clients_for, load_rows
 from saltflat.federated.flower import FlowerEngine, Job
 from saltflat.federated.flower.client_app import home_of, workers
 from saltflat.federated.flower.messages import pack_answers, pack_task, read_answers, read_task, tensor_of

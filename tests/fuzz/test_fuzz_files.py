@@ -27,8 +27,8 @@ from saltflat.plan import Plan, QuantileClipping, Swa
 from saltflat.plan.tuning import repeated_from_dict
 from saltflat.record.agreement import check_agreement
 from saltflat.record.certificate import Certificate
+from saltflat.record.checkpoint import Journal, read_journal
 from saltflat.record.folder import RunFolder
-from saltflat.record.journal import Journal, read_journal
 from saltflat.record.ledger import GENESIS, Ledger, entry_hash
 from saltflat.record.packed import packed, unpacked
 

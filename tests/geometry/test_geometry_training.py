@@ -19,13 +19,13 @@ from saltflat.geometry.rows import TRAIN
 from saltflat.geometry.toy import (
     FLAT,
     SHARP,
+    draw_toy,
     gradients,
     noise_against_sharpness,
     noisy_descent,
     sharpness,
     surface,
 )
-from saltflat.geometry.toy_pictures import draw_toy
 
 PNG = b"\x89PNG"
 

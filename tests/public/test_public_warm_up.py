@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from core_helpers import small_data, small_net, weights_of
 from saltflat.data.source import Examples
 from saltflat.errors import InputError
-from saltflat.methods.augmentation import auto, cutmix
-from saltflat.methods.multiplicity import AUGMENTATIONS
+from saltflat.methods.multiplicity import AUGMENTATIONS, auto, cutmix
 from saltflat.public import WarmUp, declared, joined, warm_up
 from saltflat.record.canonical import DamagedError
 
@@ -155,7 +154,7 @@ def test_the_policy_draws_for_each_row_and_uses_all_its_operations() -> None:
 
 
 def test_equalised_levels_are_even() -> None:
-    from saltflat.methods.augmentation import _equalised
+    from saltflat.methods.multiplicity import _equalised
 
     dark = images(4, 1) ** 3
     after = _equalised(dark, torch.zeros(4, 1, 1, 1))

@@ -9,10 +9,9 @@ import torch
 
 import saltflat as sf
 from saltflat import recipes
-from saltflat.models.centred import CentredLinear, centring_loss
+from saltflat.models.vectors import CentredLinear, centring_loss
 from saltflat.recipes.features import LENGTH, Features
-from saltflat.recipes.known import LEAST, MOST, RECIPES
-from saltflat.recipes.recipe import between
+from saltflat.recipes.known import LEAST, MOST, RECIPES, between
 
 
 @pytest.mark.parametrize("name", recipes.names())

@@ -26,8 +26,8 @@ from saltflat.plan import Plan, QuantileClipping, Swa
 from saltflat.record.agreement import check_agreement
 from saltflat.record.atomic import write_whole
 from saltflat.record.canonical import DamagedError
+from saltflat.record.checkpoint import Journal, read_journal
 from saltflat.record.folder import RunFolder
-from saltflat.record.journal import Journal, read_journal
 from saltflat.record.ledger import Ledger, LedgerError, entry_hash
 from saltflat.record.lock import FolderLock, InUseError
 from saltflat.record.packed import packed, unpacked

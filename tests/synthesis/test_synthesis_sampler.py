@@ -15,7 +15,7 @@ from saltflat.synthesis.guidance import (
     gradient_of,
     train_discriminator,
 )
-from saltflat.synthesis.sampler import heun
+from saltflat.synthesis.precondition import heun
 
 
 def noise(count: int, size: int, seed: int = 0) -> Tensor:

@@ -20,7 +20,7 @@ from core_helpers import bounded, small_data, small_net
 from saltflat import plans
 from saltflat.data.source import Examples
 from saltflat.errors import InputError, OverdrawnError, PrivacyWarning, RefusedError
-from saltflat.mechanism.count import GRID, SENSITIVITY, centred_sum, noised_count
+from saltflat.mechanism.noise import GRID, SENSITIVITY, centred_sum, noised_count
 from saltflat.mechanism.randomness import Randomness
 from saltflat.record.account import ReservationError
 from saltflat.record.evaluations import evaluation_events, evaluations_in

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from saltflat.accounting.events import SampledGaussian, merged
 from saltflat.accounting.grid import sampled_gaussian
-from saltflat.errors import InputError, is_number
+from saltflat.errors import InputError, check_share
 
 Accountant = Literal["pld", "rdp"]
 Relation = Literal["add-remove", "zero-out", "replace-one"]
@@ -38,8 +38,7 @@ MOST_EXACT_EPSILON = 20.0
 
 def check_delta(delta: float) -> None:
     """Refuse a δ that is not a probability strictly between 0 and 1."""
-    if not is_number(delta) or not 0 < delta < 1:
-        raise InputError("delta", delta, "0 < delta < 1", cure="Well below 1/population; 1e-5 is usual.")
+    check_share("delta", delta, cure="Well below 1/population; 1e-5 is usual.")
 
 
 def epsilon(

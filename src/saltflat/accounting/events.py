@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from saltflat.errors import InputError, check_count, check_not_negative, is_number
+from saltflat.errors import InputError, check_count, check_not_negative, check_share
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class SampledGaussian:
 
     def __post_init__(self) -> None:
         check_not_negative("noise_multiplier", self.noise_multiplier)
-        if not is_number(self.rate) or not 0 < self.rate <= 1:
-            raise InputError("rate", self.rate, "0 < rate <= 1")
+        check_share("rate", self.rate, one=True)
         check_count("steps", self.steps, least=0)
         if (self.cap is None) != (self.population is None):
             raise InputError("cap", self.cap, "cap and population together, for truncated Poisson sampling")

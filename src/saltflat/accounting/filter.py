@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from saltflat.accounting.epsilon import UnsupportedError, check_delta, renyi_divergence
 from saltflat.accounting.events import SampledGaussian
-from saltflat.errors import InputError, OverdrawnError, is_number
+from saltflat.errors import InputError, OverdrawnError, check_positive, is_number
 
 # Orders among which a default is chosen. Whole numbers where they are large: there the series is a finite sum.
 ORDERS = (
@@ -83,8 +83,7 @@ class PrivacyFilter:
         order: float | None = None,
         expected: Sequence[SampledGaussian] = (),
     ) -> None:
-        if not is_number(epsilon) or not 0 < epsilon < math.inf:
-            raise InputError("epsilon", epsilon, "a finite epsilon > 0")
+        check_positive("epsilon", epsilon)
         check_delta(delta)
         if order is not None and (not is_number(order) or not 1 < order < math.inf):
             raise InputError("order", order, "a finite order > 1", cure="Left out, a good one is chosen.")

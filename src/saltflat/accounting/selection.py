@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 from saltflat.accounting.calibrate import LARGEST_SCALE, rounded_up
 from saltflat.accounting.epsilon import UnsupportedError, check_delta, composed_in
 from saltflat.accounting.events import SampledGaussian
-from saltflat.errors import InputError, check_positive, is_number, nearest
+from saltflat.errors import InputError, check_known, check_positive, is_number
 
 Law = Literal["geometric", "logarithmic", "poisson"]
 SHAPES: dict[str, float] = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
@@ -44,11 +44,8 @@ class Repetitions:
         if not is_number(self.mean) or not 1 <= self.mean <= MOST_REPEATS:
             expected, cure = f"1 <= repeats <= {MOST_REPEATS}", "Once or twice the size of the grid."
             raise InputError("repeats", self.mean, expected, cure=cure)
-        if self.law not in get_args(Law):
-            raise InputError(
-                "law", self.law, "a law of the number of trials", problem="is not known",
-                cure=nearest(str(self.law), list(get_args(Law))),
-            )  # fmt: skip
+        expected = "a law of the number of trials"
+        check_known("law", self.law, get_args(Law), expected, problem="is not known")
 
     @functools.cached_property
     def stopping(self) -> float | None:

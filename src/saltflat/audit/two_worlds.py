@@ -33,7 +33,8 @@ def along_the_canary(subject: Subject, phase: Phase, trials: int) -> tuple[Tenso
     still = [subject.run(worlds[there], once, seed=7).releases[0] for there in (False, True)]
     direction = still[1] - still[0]  # the same noise in both
     direction /= max(float(direction.norm()), 1e-300)
-    quiet = once.changed(phases=tuple(_quiet(p) for p in once.phases))
+    # without noise: what the attacker computes by itself
+    quiet = once.changed(phases=tuple(Phase(p.steps, p.clip_norm, 0.0) for p in once.phases))
     base = float(subject.run(worlds[False], quiet, seed=7).releases[0] @ direction)
     plan = subject.of_phase(phase, trials, units=UNITS + 1)
     found = []
@@ -43,11 +44,6 @@ def along_the_canary(subject: Subject, phase: Phase, trials: int) -> tuple[Tenso
         along = torch.stack(trace.releases) - base
         found.append(along * (UNITS + 1) / clips[: len(along)])
     return found[0], found[1]
-
-
-def _quiet(phase: Phase) -> Phase:
-    """The phase without noise: what the attacker computes by itself."""
-    return Phase(phase.steps, phase.clip_norm, 0.0)
 
 
 def strongest_bound(without: Tensor, with_it: Tensor, sigma: float, delta: float, level: float) -> float:

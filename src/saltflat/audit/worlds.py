@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -125,11 +124,6 @@ class Rows:
         return replace(self, inputs=held)
 
 
-def _clients(rows: Rows, numbers: Tensor) -> Clients:
-    """The same rows as clients of a few rows each."""
-    return Clients(Examples(rows.inputs, numbers), numbers.split(ROWS_A_PERSON), "under audit")
-
-
 @dataclass
 class Subject:
     """A model, the shape of its data, a loss and a plan, under audit. The model is a copy."""
@@ -175,17 +169,19 @@ class Subject:
             trace.rows.append(which)
             return factors[which] * self.loss_fn(outputs, rows.targets[which])
 
-        people = plan.budget.unit == "person"
-        with quietly():
+        people, examples = plan.budget.unit == "person", Examples(rows.inputs, numbers)
+        # rows are meant to be other than declared
+        with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
             if plan.federation is not None:
+                clients = Clients(examples, numbers.split(ROWS_A_PERSON), "under audit")
                 session = prepare_rounds(
-                    self.model, _clients(rows, numbers), plan.changed(federation=ONE_STEP),
+                    self.model, clients, plan.changed(federation=ONE_STEP),
                     loss_fn=loss, optimizer=lambda parameters: Watching(parameters, trace, rate),
                     seed=seed, randomness=self.randomness, together=1, check_gradients=False,
                 )  # fmt: skip
             else:
                 session = prepare(
-                    self.model, Examples(rows.inputs, numbers), plan,
+                    self.model, examples, plan,
                     loss_fn=loss, optimizer=lambda parameters: Watching(parameters, trace, rate),
                     groups=numbers // ROWS_A_PERSON if people else None,
                     seed=seed, micro_batch=micro_batch, randomness=self.randomness,
@@ -274,11 +270,3 @@ def subject_of(
     own = copy.deepcopy(model).cpu()
     sample = made_up(data, 64)
     return Subject(own, sample, plan, loss_fn or default_loss(sample.targets), randomness)
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Inside, rows are meant to be other than declared."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
-        yield

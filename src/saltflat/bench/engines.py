@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from saltflat.bench.allocator import as_with_saltflat, as_without_saltflat
 from saltflat.bench.contenders import (
     CHANNELS_LAST,
     ORDINARY,
@@ -29,6 +28,7 @@ from saltflat.bench.contenders import (
 )
 from saltflat.bench.timing import Step, beside, interleaved, paired, seconds_of
 from saltflat.bench.workload import Workload, parameter_count
+from saltflat.engine import lanes
 
 # Beyond this the private step does not compute what the ordinary one does, and its speed means nothing.
 LARGEST_ERROR = 1e-4
@@ -47,8 +47,7 @@ def compare(model: str, examples: int, rounds: int) -> dict[str, Any]:
     that saltflat is faster. ``missing`` lists the engines that could not take part, with the reason.
     """
     work = Workload(model, examples)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the peers' own
+    with warnings.catch_warnings(action="ignore"):  # the peers' own
         checked = check(work)
         lineup = taking_part(contenders(examples), work)
         families = {one.name: one.family for one in contenders(examples)}
@@ -207,3 +206,24 @@ def fastest_of(medians: Mapping[str, float], families: Mapping[str, str]) -> dic
             found.setdefault("fastest peer", name)
     order = (OURS, ORDINARY, CHANNELS_LAST, *PRIVATE_PEERS, "fastest peer")
     return {family: found[family] for family in order if family in found}
+
+
+# Where the C library's thresholds come to rest by themselves once large blocks have been freed (malloc.h).
+LARGEST_ON_THE_HEAP = 32 * 2**20
+LARGEST_KEPT = 2 * LARGEST_ON_THE_HEAP
+
+
+def as_without_saltflat() -> None:
+    """Give freed memory back from now on, as soon as something is freed.
+
+    saltflat tells the C library to keep freed memory, and that would speed up whatever else runs in the same process.
+    So the others are timed as the C library is when nobody has told it anything.
+    """
+    if lanes.keeps_freed_memory():
+        lanes.set_thresholds(LARGEST_KEPT, LARGEST_ON_THE_HEAP)
+
+
+def as_with_saltflat() -> None:
+    """Keep freed memory again."""
+    if lanes.keeps_freed_memory():
+        lanes.set_thresholds(lanes.KEPT_BYTES, lanes.KEPT_BYTES)

@@ -58,8 +58,7 @@ def _side_by_side(
     physical = min(physical, examples)
     steps: dict[str, Step] = {}
     missing: list[dict[str, str]] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the peers' own
+    with warnings.catch_warnings(action="ignore"):  # the peers' own
         for family, mode in (("saltflat", ""), ("ordinary", ""), ("opacus", "hooks")):
             engine = by_name(family, mode, physical)
             try:

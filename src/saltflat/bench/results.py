@@ -10,6 +10,7 @@ from typing import Any
 
 from saltflat.errors import InputError
 from saltflat.record.atomic import write_whole
+from saltflat.training.resume import differences
 
 VERSION = 1
 NAME = "bench.json"
@@ -47,7 +48,7 @@ class Results:
                 cure="Give --fresh to measure everything again, or choose another --out.",
             ) from error  # fmt: skip
         if version != VERSION or found != identity:
-            other = f"version {version}" if version != VERSION else ", ".join(differing(found, identity))
+            other = f"version {version}" if version != VERSION else "; ".join(differences(found, identity))
             raise InputError(
                 "out", str(folder), "results of the same settings, machine and code",
                 problem=f"holds results of other ones ({other})",
@@ -74,19 +75,3 @@ class Results:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         content = {"version": VERSION, "identity": self.identity, "sections": self.sections, **beside}
         write_whole(self.path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
-
-
-def differing(found: Any, expected: Any, name: str = "") -> list[str]:
-    """The names under which two nested values differ.
-
-    >>> differing({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
-    ['b.c']
-    """
-    if not (isinstance(found, dict) and isinstance(expected, dict)):
-        return [] if found == expected else [name]
-    names = sorted(found.keys() | expected.keys())
-    return [
-        path
-        for key in names
-        for path in differing(found.get(key), expected.get(key), f"{name}.{key}".strip("."))
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from saltflat.errors import InputError, check_count, nearest
+from saltflat.errors import InputError, check_count, check_known
 
 MODELS = (
     "cnn-selu", "dpnas-cifar", "dpnas-fmnist", "gn-resnet10", "wrn-16-4", "vit-tiny", "scatter-linear",
@@ -97,11 +97,8 @@ def chosen(
     if sections is not None:
         names = _words("sections", sections)
         for name in names:
-            if name not in SECTIONS:
-                raise InputError(
-                    "sections", name, "sections separated by commas", problem="is not a section",
-                    cure=nearest(name, list(SECTIONS)),
-                )  # fmt: skip
+            expected = "sections separated by commas"
+            check_known("sections", name, SECTIONS, expected, problem="is not a section")
         # in the order of the report, whatever the order on the command line
         settings = replace(settings, sections=tuple(name for name in SECTIONS if name in names))
     if examples is not None:

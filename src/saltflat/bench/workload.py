@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saltflat import models
-from saltflat.errors import InputError, nearest
+from saltflat.errors import InputError, check_known
 
 OWN_LOSS = ("centred-linear",)
 SCALED = "cnn-width-"  # cnn-width-2: the layers of cnn-selu, every one twice as wide
@@ -81,11 +81,8 @@ class RepeatedRows:
 def check_models(names: tuple[str, ...]) -> None:
     """Refuse names that no model has."""
     for name in names:
-        if name not in models.names():
-            raise InputError(
-                "models", name, "names of models, separated by commas", problem="is not a model",
-                cure=nearest(name, models.names()),
-            )  # fmt: skip
+        expected = "names of models, separated by commas"
+        check_known("models", name, models.names(), expected, problem="is not a model")
         if name in OWN_LOSS:
             raise InputError(
                 "models", name, "models that give logits or a number alone", problem="needs a loss of its own",

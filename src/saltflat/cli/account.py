@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from saltflat.cli.accounting_options import accounting_options, answer, requested, show
+from saltflat.cli.accounting_options import accounting_options, answer, draw, requested, show
 from saltflat.errors import check_positive
 
 
@@ -38,6 +38,4 @@ def command(
     else:
         show(result, as_json)
     if plot:
-        from saltflat.cli.budget_plot import draw
-
         draw(plot, sampling, delta, epsilon=result["epsilon"], steps=result["steps"])

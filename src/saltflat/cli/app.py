@@ -56,8 +56,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"saltflat.cli.{cmd_name}").command
-        return command
+        return importlib.import_module(f"saltflat.cli.{cmd_name}").command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         unknown = args and not args[0].startswith("-") and args[0] not in COMMANDS

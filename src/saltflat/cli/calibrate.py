@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from saltflat.accounting import least_scale, rounded_up
-from saltflat.cli.accounting_options import PhaseRequest, accounting_options, answer, requested, show
+from saltflat.cli.accounting_options import (
+    PhaseRequest,
+    accounting_options,
+    answer,
+    draw,
+    requested,
+    show,
+)
 from saltflat.errors import InputError, check_positive
 from saltflat.plan.sampling import Sampling
 
@@ -40,8 +47,6 @@ def command(
     else:
         show(answer(solved, sampling, delta) | {"target_epsilon": epsilon}, as_json)
     if plot:
-        from saltflat.cli.budget_plot import draw
-
         draw(plot, sampling, delta, epsilon=epsilon, steps=sum(p.steps for p in solved))
 
 

@@ -15,7 +15,7 @@ from saltflat.cli.known import complete_methods
 from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.words import same_command, stopped, telling
 from saltflat.errors import InputError, MissingDependencyError, pyplot_for
-from saltflat.report.comparison import summarise
+from saltflat.report.contest import summarise
 
 
 @click.command(

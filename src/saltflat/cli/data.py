@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ import click
 
 from saltflat.cli.known import complete_data_name
 from saltflat.cli.run_options import quiet_option
+from saltflat.training.progress import NotedBar
 
 if TYPE_CHECKING:
     from saltflat.data import Description
@@ -135,8 +134,13 @@ def fetch(name: str, as_json: bool, data_dir: Path | None, mirror: str | None, q
     """
     from saltflat import data
 
-    with _progress(shown=sys.stderr.isatty() and not (quiet or as_json)) as progress:
-        files = [str(file) for file in data.fetch(name, data_dir, progress, mirror=mirror)]
+    # on the error stream, so that what is printed can still be piped
+    with NotedBar("", None, shown=sys.stderr.isatty() and not (quiet or as_json)) as bar:
+
+        def told(file: str, done: int, total: int | None) -> None:
+            bar.update(description=file, completed=done, total=total)
+
+        files = [str(file) for file in data.fetch(name, data_dir, told, mirror=mirror)]
     if as_json:
         _print_json({"name": name, "files": files})
     else:
@@ -153,22 +157,3 @@ def _found(entry: Description) -> str:
 
 def _print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
-
-
-@contextmanager
-def _progress(shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
-    """One bar a file, on the error stream, so that what is printed can still be piped."""
-    if not shown:
-        yield lambda file, done, total: None
-        return
-    with ExitStack() as open_bars:
-        bars: dict[str, Any] = {}
-
-        def show(file: str, done: int, total: int | None) -> None:
-            if file not in bars:
-                open_bars.close()
-                bar: Any = click.progressbar(length=total or 0, label=file, file=sys.stderr)
-                bars[file] = open_bars.enter_context(bar)
-            bars[file].update(done - bars[file].pos)
-
-        yield show

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -92,15 +93,10 @@ def _rows(run: str, options: dict[str, Any]) -> Any:
     if part == "test":
         return data.test
     if part == "all" and data.test is not None:
-        import torch
+        from torch import cat
 
-        from saltflat.data.source import Examples
+        from saltflat.data.shared_rows import joined
 
-        both = (data.train, data.test)
-        groups = [rows.groups for rows in both]
-        return Examples(
-            torch.cat([rows.inputs for rows in both]), torch.cat([rows.targets for rows in both]),
-            data.provenance, data.name, data.num_classes,
-            None if any(g is None for g in groups) else torch.cat([g for g in groups if g is not None]),
-        )  # fmt: skip
+        groups = [rows.groups for rows in (data.train, data.test) if rows.groups is not None]
+        return replace(joined(data.train, data.test), groups=cat(groups) if len(groups) == 2 else None)
     return data.train

@@ -16,7 +16,7 @@ from typing import Any
 
 from saltflat import plans
 from saltflat.cli.run_options import listed, said
-from saltflat.errors import InputError, SaltflatError, nearest
+from saltflat.errors import InputError, SaltflatError
 from saltflat.plan import Budget, Multiplicity
 
 # options that are judged together
@@ -49,14 +49,10 @@ def all_faults(options: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        others = [fault for fault in faults_of(options) if _name(fault) != error.argument]
+        others = [fault for fault in faults_of(options) if fault.partition("=")[0] != error.argument]
         if not others:
             raise
         raise FaultsError([str(error), *others]) from error
-
-
-def _name(fault: str) -> str:
-    return fault.partition("=")[0]
 
 
 def faults_of(options: dict[str, Any]) -> list[str]:
@@ -68,8 +64,7 @@ def faults_of(options: dict[str, Any]) -> list[str]:
     found: dict[str, None] = {}
     for check in _checks(said(options, options)):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 check()
         except SaltflatError as error:
             found[str(error)] = None
@@ -156,10 +151,9 @@ def _check_model(name: str) -> None:
 
 
 def _check_data(name: str) -> None:
-    from saltflat.data.catalogue import known, names
+    from saltflat.data.catalogue import known
+    from saltflat.data.places import check_there
 
-    if known(name) is None and not Path(name).expanduser().exists():
-        raise InputError(
-            "data", name, "the name of a data set, or a path that exists", problem="is neither known nor there",
-            cure=nearest(name, names()),
-        )  # fmt: skip
+    with names_of("data"):
+        if known(name) is None:
+            check_there(Path(name).expanduser())

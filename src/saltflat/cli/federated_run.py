@@ -26,7 +26,7 @@ from saltflat.cli.training_run import (
 from saltflat.data import DataSet
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.federated import Clients, Diagnostics, federate, read_diagnostics
-from saltflat.federated.dealt import clients_for, load_rows
+from saltflat.federated.clients import clients_for, load_rows
 from saltflat.plan import Plan
 from saltflat.record.folder import RunFolder
 from saltflat.training.resume import finished_run
@@ -70,15 +70,14 @@ def plan_for_clients(options: dict[str, Any], clients: Clients) -> Plan:
     if options.get("clipping"):
         cohort = given.get("rate", 0.1) * given["clients"]
         given["clipping"] = CLIPPINGS[options["clipping"]](max(cohort, 10))
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", PrivacyWarning)
+    with warnings.catch_warnings(action="default", category=PrivacyWarning):
         return plans.federated_by_name(options["method"], **given)
 
 
 def check_engine(options: dict[str, Any]) -> None:
     """Refuse what the engine has not; before anything is loaded."""
     if options.get("engine") == "flower":
-        from saltflat.federated.flower.needed import check_installed
+        from saltflat.federated.flower.job import check_installed
 
         check_installed()
         if options.get("survivors") is not None:

@@ -18,8 +18,7 @@ from saltflat.errors import InputError, SaltflatError, check_count, check_positi
 from saltflat.federated import Clients
 from saltflat.federated.checks import check_model, rehearse
 from saltflat.federated.flower import Deployment, Job, write_project
-from saltflat.federated.flower.job import PATHS, WORDS
-from saltflat.federated.flower.needed import check_installed
+from saltflat.federated.flower.job import PATHS, WORDS, check_installed
 from saltflat.plan import Plan
 from saltflat.record.folder import RunFolder
 from saltflat.training.losses import default_loss

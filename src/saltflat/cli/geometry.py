@@ -13,6 +13,7 @@ import click
 
 from saltflat.cli.run_options import data_dir_option, device_option, json_option, label_option, listed
 from saltflat.errors import InputError, MissingDependencyError
+from saltflat.training.progress import NotedBar
 
 if TYPE_CHECKING:
     from saltflat.data import DataSet
@@ -86,7 +87,8 @@ def command(runs: tuple[str, ...], toy: bool, **options: Any) -> None:
     asked = listed(options["parts"])
     words = ("top", "tolerance", "probes", "points", "span", "precision", "rays", "reach", "seed")
     settings = Settings(parts=ALL if asked == ("all",) else asked, **{word: options[word] for word in words})
-    with _Bar(shown=not (options["quiet"] or options["as_json"]) and sys.stderr.isatty()) as bar:
+    shown = not (options["quiet"] or options["as_json"]) and sys.stderr.isatty()
+    with NotedBar("", None, shown) as bar:
         answer = _measured(_subjects(runs, options), settings, options, bar)
     if options["as_json"]:
         click.echo(json.dumps(answer, allow_nan=False))
@@ -151,7 +153,7 @@ def _subjects(runs: tuple[str, ...], options: dict[str, Any]) -> list[_Subject]:
 
 
 def _measured(
-    subjects: list[_Subject], settings: Settings, options: dict[str, Any], bar: _Bar
+    subjects: list[_Subject], settings: Settings, options: dict[str, Any], bar: NotedBar
 ) -> dict[str, Any]:
     """Measure and write, run by run, so that what is done is kept when the rest is cut off."""
     from saltflat.geometry import pictures
@@ -161,11 +163,10 @@ def _measured(
     answer: dict[str, Any] = {"runs": [], "interpolations": [], "files": [], "pictures": []}
     drawing = _Drawing(options["pictures"], answer)
     for subject in subjects:
-        bar.about(subject.name)
         found = measure(
             subject.loss, settings,
             run=subject.name, weights=subject.weights, clip_norm=subject.run.plan.phases[-1].clip_norm,
-            history=subject.run.history, progress=bar.advance,
+            history=subject.run.history, progress=telling_of(subject.name, bar),
         )  # fmt: skip
         answer["runs"].append(found)
         subject.folder.mkdir(parents=True, exist_ok=True)
@@ -173,12 +174,14 @@ def _measured(
         drawing.keep(pictures.draw, found, subject.folder, subject.stem)
     first, place = subjects[0], Path(options["out"] or subjects[0].folder)
     for number, other in enumerate(subjects[1:], start=1):
-        bar.about(f"{first.name} and {other.name}")
-        one, two = answer["runs"][0]["wideness"], answer["runs"][number]["wideness"]
+        told = telling_of(f"{first.name} and {other.name}", bar)
+        wides = answer["runs"][0]["wideness"], answer["runs"][number]["wideness"]
+        # measured, and no figure is missing because it was not finite
+        whole = all(wide and None not in [*wide["loss"], *wide["spread"]] for wide in wides)
         line = compare(
             first.loss, other.loss, settings,
             runs=(_titled(first), _titled(other)), train=first.train,
-            wides=None if one is None or two is None or _has_gaps(one, two) else (one, two), progress=bar.advance,
+            wides=wides if whole else None, progress=told,
         )  # fmt: skip
         name = "interpolation" if number == 1 else f"interpolation-{number}"
         answer["interpolations"].append(line)
@@ -208,47 +211,9 @@ class _Drawing:
             self.wanted = False
 
 
-class _Bar:
-    """On a terminal a bar for each thing that is measured; silence elsewhere."""
-
-    def __init__(self, shown: bool) -> None:
-        self.shown, self.subject = shown, ""
-        self.bar: Any = None
-        self.tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> _Bar:
-        if self.shown:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            )  # fmt: skip
-            self.bar = Progress(*columns, console=Console(stderr=True))
-            self.bar.start()
-        return self
-
-    def about(self, subject: str) -> None:
-        """Which run the next bars are about."""
-        self.subject, self.tasks = subject, {}
-
-    def advance(self, what: str, done: int, total: int) -> None:
-        """So much of it is done; what was told of before is finished, if it had an end or not."""
-        if self.bar is None:
-            return
-        if what not in self.tasks:
-            self._finish()
-            self.tasks[what] = self.bar.add_task(f"{self.subject}: {what}", total=total)
-        self.bar.update(self.tasks[what], completed=done)
-
-    def _finish(self) -> None:
-        for task in self.tasks.values():
-            self.bar.update(task, total=self.bar.tasks[task].completed)
-
-    def __exit__(self, *_: Any) -> None:
-        if self.bar is not None:
-            self._finish()
-            self.bar.stop()
+def telling_of(subject: str, bar: NotedBar) -> Callable[[str, int, int], None]:
+    """Shows what is being measured of a run, and how much of it is done."""
+    return lambda what, done, total: bar.update(description=f"{subject}: {what}", completed=done, total=total)
 
 
 def _weights(text: str, runs: int) -> list[str]:
@@ -283,11 +248,6 @@ def _written(found: dict[str, Any], path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, spelled(found, indent=None))
     return str(path)
-
-
-def _has_gaps(*wides: dict[str, Any]) -> bool:
-    """Whether some figure was not finite, and is missing."""
-    return any(value is None for wide in wides for value in [*wide["loss"], *wide["spread"]])
 
 
 def _folder_name(path: str, runs: tuple[str, ...]) -> str:
@@ -335,7 +295,7 @@ def _figure(value: float | None) -> str:
 
 
 def _draw_toy(folder: Path, as_json: bool) -> None:
-    from saltflat.geometry.toy_pictures import draw_toy
+    from saltflat.geometry.toy import draw_toy
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = [str(path) for path in draw_toy(folder)]

@@ -41,8 +41,7 @@ CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
 def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = None) -> Plan:
     """The plan that the options describe; what is missing is filled in, and said in the plan's notes."""
     given = plan_settings(data, options, model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", PrivacyWarning)
+    with warnings.catch_warnings(action="default", category=PrivacyWarning):
         return plans.by_name(options["method"], **given)
 
 

@@ -95,7 +95,7 @@ def _all_rounds(seeds: int, folder: Path, told: bool) -> tuple[dict[str, list[fl
     from saltflat.cli.plan_settings import plan_for
     from saltflat.cli.training_run import train_once
     from saltflat.data import load
-    from saltflat.report.comparison import final_accuracy
+    from saltflat.report.contest import final_accuracy
     from saltflat.training.progress import NotedBar
 
     torch.set_num_threads(1)  # a model this small is slower with more, and much slower on a busy machine

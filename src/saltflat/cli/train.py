@@ -11,11 +11,18 @@ import click
 from saltflat.cli.known import complete_method
 from saltflat.cli.public_options import public_options
 from saltflat.cli.ranks import lost_rank, rank_here, ranks_here, stopped_ranks, together
-from saltflat.cli.recipe_option import recipe_option, with_recipe
 from saltflat.cli.run_file import merge_run_file, run_file_argument
 from saltflat.cli.run_options import data_options, folder_of, folder_options, plan_options
 from saltflat.cli.words import say_accuracy, say_folder, shown_epsilon, stopped_run, telling
-from saltflat.errors import LostRankError
+from saltflat.errors import InputError, LostRankError
+
+BESIDE = ("recipe", "data", "epsilon", "delta", "population", "randomness", "seed", "account")
+"""What may be said beside a recipe, of all that makes a run what it is. The rest is what a recipe decides."""
+
+recipe_option = click.option(
+    "--recipe", type=click.Choice(["best"]),
+    help="Model, features and plan for this data set and budget, chosen on other data; see docs/recipes.md.",
+)  # fmt: skip
 
 
 @click.command(
@@ -101,3 +108,19 @@ def given_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]
         for name, value in options.items()
         if value is not None and (ctx.get_parameter_source(name) is typed or value != defaults[name])
     }
+
+
+def with_recipe(options: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The options, filled in from the recipe that they name. What a recipe decides cannot be said beside it."""
+    from saltflat.cli.training_run import STARTED_WITH, recipe_of
+
+    for word in STARTED_WITH:
+        if word in given and word not in BESIDE:
+            raise InputError(
+                word, given[word], f"no --{word.replace('_', '-')} beside --recipe {options['recipe']}",
+                problem="is what a recipe decides", cure="Leave one of the two out.",
+            )  # fmt: skip
+    options = options | {"epsilon": 3.0 if options["epsilon"] is None else options["epsilon"]}
+    recipe = recipe_of(options)
+    assert recipe is not None
+    return options | recipe.words

@@ -43,20 +43,11 @@ STARTED_WITH = (
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
 _TEXTS = (
-    "data",
-    "label",
-    "group",
-    "model",
-    "schedule",
-    "account",
-    "recipe",
-    "public",
-    "synthetic",
-    *MAY_CHANGE,
-)
+    "data", "label", "group", "model", "schedule", "account", "recipe", "public", "synthetic", *MAY_CHANGE,
+)  # fmt: skip
 
 
-def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | None = None) -> DataSet:
+def load_data(options: dict[str, Any]) -> DataSet:
     """The data set, with features in place of images where the recipe or the model takes those."""
     check_test_fraction(options)
     with names_of("data"):
@@ -77,7 +68,7 @@ def load_data(options: dict[str, Any], progress: Callable[[int, int], None] | No
     cache = cache_dir() / "scattering" if known(str(options["data"])) else None
 
     def featured(rows: Any) -> Any:
-        return None if rows is None else replace(rows, inputs=features(rows.inputs, cache, progress=progress))
+        return None if rows is None else replace(rows, inputs=features(rows.inputs, cache))
 
     return replace(data, train=featured(data.train), test=featured(data.test), public=featured(data.public))
 

@@ -170,8 +170,6 @@ def entry(name: str) -> Entry:
     """The entry of that name, or an error that suggests the nearest one."""
     found = known(name)
     if found is None:
-        raise InputError(
-            "name", name, "a data set that saltflat knows", problem="is not known",
-            cure=nearest(name, names()),
-        )  # fmt: skip
+        cure = nearest(name, names())
+        raise InputError("name", name, "a data set that saltflat knows", problem="is not known", cure=cure)
     return found

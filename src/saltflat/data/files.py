@@ -25,7 +25,6 @@ DAMAGE = (
     EOFError,
     ValueError,
     RuntimeError,
-    NotImplementedError,
     MemoryError,
     zlib.error,
     lzma.LZMAError,

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from saltflat.data.catalogue import CATALOGUE, known, names
+from saltflat.data.catalogue import CATALOGUE, known
 from saltflat.data.dataset import DataSet, examples_of
 from saltflat.data.entry import Entry
 from saltflat.data.fetching import fetch
 from saltflat.data.files import bad_file
 from saltflat.data.folders import ARCHIVE_SUFFIXES, Size, read_class_archive, read_class_folders
 from saltflat.data.idx import EMNIST_SPLITS
-from saltflat.data.places import complete, exists, find, not_found
+from saltflat.data.places import check_there, complete, find, not_found
 from saltflat.data.raw import Raw
 from saltflat.data.shared_rows import split_beside
 from saltflat.data.source import Provenance
 from saltflat.data.split import check_fraction, split_public, split_test
 from saltflat.data.tables import Classes, class_names, read_npz, read_table
-from saltflat.errors import InputError, check_count, nearest
+from saltflat.errors import InputError, check_count, check_known
 
 
 def load(
@@ -108,11 +108,7 @@ def _read_path(
     path: Path, label: str | None, group: str | None, classes: Classes | None, image_size: int | Size | None
 ) -> Raw:
     """Read a file or folder of the user's own, by what it is."""
-    if not exists(path):
-        raise InputError(
-            "name", str(path), "the name of a data set, or a path that exists",
-            problem="is neither known nor there", cure=nearest(str(path), names()),
-        )  # fmt: skip
+    check_there(path)
     ending = path.name.lower()
     if ending.endswith((".csv", ".csv.gz", ".parquet")):
         _refuse({"image_size": image_size}, "for folders of images", "Leave it out.")
@@ -173,8 +169,7 @@ def _wanted(text: str, split: str | None) -> Entry | None:
         raise InputError(
             "split", split, "the data set emnist", problem=f"is not for {text}", cure="Leave it out."
         )
-    if split not in EMNIST_SPLITS:
-        raise InputError("split", split, "a split of EMNIST", cure=nearest(str(split), list(EMNIST_SPLITS)))
+    check_known("split", split, EMNIST_SPLITS, "a split of EMNIST")
     return known(f"emnist-{split}")
 
 

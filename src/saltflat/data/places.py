@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from saltflat.data.catalogue import entry, known
+from saltflat.data.catalogue import entry, known, names
 from saltflat.data.entry import Entry, Form
 from saltflat.data.files import by, cache_dir
-from saltflat.errors import InputError
+from saltflat.errors import InputError, nearest
 
 SYSTEM_DIRS = (Path("/usr/share/datasets"), Path("/usr/local/share/datasets"))  # as Debian's packages install
 
@@ -183,3 +183,12 @@ def exists(path: Path, test: Callable[[Path], bool] = Path.exists) -> bool:
         return test(path)
     except OSError:  # a folder that may not be entered holds nothing for us
         return False
+
+
+def check_there(path: Path) -> None:
+    """Refuse what is neither a name that is known nor a path."""
+    if not exists(path):
+        raise InputError(
+            "name", str(path), "the name of a data set, or a path that exists",
+            problem="is neither known nor there", cure=nearest(str(path), names()),
+        )  # fmt: skip

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from saltflat.data.raw import Part, Raw
 from saltflat.data.source import Examples
-from saltflat.errors import InputError, check_count
+from saltflat.errors import InputError, check_count, check_share
 
 _TEST, _PUBLIC = 1, 2  # one stream a purpose: the public part must not follow from the test part
 
@@ -119,8 +119,7 @@ def balanced(labels: Rows, num_classes: int, fraction: float, seed: int) -> tupl
 
 def check_fraction(argument: str, value: float) -> None:
     """Refuse anything but a number strictly between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-        raise InputError(argument, value, f"0 < {argument} < 1", cure=f"A twentieth is {argument}=0.05.")
+    check_share(argument, value, cure=f"A twentieth is {argument}=0.05.")
 
 
 def _hold_out(part: Part, fraction: float, seed: int, stream: int) -> tuple[Rows, Rows]:

@@ -111,19 +111,15 @@ def fitted(counts: Array, deviation: float) -> Place | None:
 @functools.cache
 def _candidates() -> tuple[Array, Array]:
     """The shares of every candidate in the buckets, zeros excepted, and the lengths of these vectors."""
+    from scipy.special import ndtr
+
     edges = 2.0 ** (LEAST + np.arange(SIDE + 1) / PER_OCTAVE)
     edges[0], edges[-1] = 0.0, np.inf
     rows = []
     for width in WIDTHS:
-        below = _normal_below(np.concatenate([-edges[::-1], edges])[None, :] / width - PLACES[:, None])
+        below = ndtr(np.concatenate([-edges[::-1], edges])[None, :] / width - PLACES[:, None])
         shares = np.diff(below, axis=1)
         shares[:, SIDE] = 0.0  # between the two zeros: nothing
         rows.append(shares)
     candidates = np.concatenate(rows)
     return candidates, np.linalg.norm(candidates, axis=1)
-
-
-def _normal_below(values: Array) -> Array:
-    from scipy.special import ndtr
-
-    return np.asarray(ndtr(values))

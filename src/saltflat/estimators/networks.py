@@ -47,9 +47,7 @@ def network(model: Any, features: int, image: Shape | None, outputs: int, hidden
         check_count("hidden", hidden)
         module = build("mlp", in_features=features, hidden=hidden, classes=outputs)
         _, inner, _, outer = module.children()
-        for (
-            weight
-        ) in inner.parameters():  # rows are about one long: units that answer to them, in every direction
+        for weight in inner.parameters():  # rows are about one long: units answer to them in every direction
             nn.init.normal_(weight)
         _zeroed(outer)
         return Network(module, (features,), images=image is not None)

@@ -1,11 +1,12 @@
 """Clients on one machine: the rows of a data set, dealt out. For simulations and tests.
 
-The split follows from a seed and nothing else, so that everyone can repeat it.
+The split follows from a seed and nothing else, so that everyone can repeat it: the command line, a server and every
+node of a network make it from the same words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from saltflat import plans
+from saltflat.data import DataSet, load
 from saltflat.data.people import Rows
 from saltflat.data.source import Examples, Source, as_source
-from saltflat.errors import InputError, check_count, check_positive, nearest
+from saltflat.errors import InputError, check_count, check_known, check_positive
 
 KINDS = ("iid", "dirichlet", "column")
 
@@ -69,10 +72,7 @@ def partition(
     >>> len(partition(rows, by="column", column=torch.tensor([7, 7, 7, 5, 5, 5, 5, 5, 5, 9])))
     3
     """
-    if by not in KINDS:
-        raise InputError(
-            "partition", by, "'iid', 'dirichlet' or 'column'", cure=nearest(str(by), list(KINDS))
-        )
+    check_known("partition", by, KINDS, "'iid', 'dirichlet' or 'column'")
     source = as_source(data)
     if by == "column":
         return Clients(source, _by_column(source, column), "by a column")
@@ -141,3 +141,27 @@ def _by_column(source: Source, column: Any) -> tuple[Tensor, ...]:
     order = np.argsort(inverse, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(inverse))[:-1])
     return tuple(torch.from_numpy(part.astype(np.int64)) for part in parts)
+
+
+def load_rows(words: Mapping[str, Any]) -> DataSet:
+    """The data set, with public rows set aside if the words ask for them."""
+    return load(
+        words["data"],
+        data_dir=words.get("data_dir"),
+        label=words.get("label"),
+        group=words.get("group"),
+        public_fraction=words.get("public_fraction"),
+    )
+
+
+def clients_for(data: DataSet, words: Mapping[str, Any]) -> Clients:
+    """The rows dealt out as the words say. It follows from the words alone, so all machines deal alike."""
+    by = words.get("partition") or ("column" if words.get("group") else "iid")
+    seed = words.get("partition_seed")
+    if by == "column":
+        return partition(data.train, None, by=by)
+    clients = words.get("clients")
+    return partition(
+        data.train, plans.DEFAULT_CLIENTS if clients is None else clients,
+        by=by, alpha=0.6 if words.get("alpha") is None else words["alpha"], seed=0 if seed is None else seed,
+    )  # fmt: skip

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from saltflat.errors import InputError, newer_format
 from saltflat.plan import LocalTraining, NoAscent, OwnGradient, OwnMask, Phase, Plan, RandomMask
+from saltflat.record.packed import under
 
 FORMAT = 1
 
@@ -72,10 +73,7 @@ class Task:
         try:
             if facts["saltflat_task"] > FORMAT:
                 raise newer_format("task", facts["saltflat_task"], FORMAT)
-            weights, mask = (
-                {name.removeprefix(kind): value for name, value in arrays.items() if name.startswith(kind)}
-                for kind in ("weights/", "mask/")
-            )
+            weights, mask = under("weights/", arrays), under("mask/", arrays)
             local = LocalTraining(
                 **{k.removeprefix("local."): v for k, v in facts.items() if k.startswith("local.")}
             )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from saltflat.errors import InputError, check_count, check_positive, nearest
+from saltflat.errors import InputError, check_count, check_known, check_positive
 from saltflat.geometry.gradients import gradient_norms, variance_of_last
 from saltflat.geometry.lanczos import Progress, quiet
 from saltflat.geometry.landscape import (
@@ -47,8 +47,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for part in self.parts:
-            if part not in PARTS:
-                raise InputError("parts", part, "parts of a geometry", cure=nearest(part, list(PARTS)))
+            check_known("parts", part, PARTS, "parts of a geometry")
         if self.precision not in PRECISIONS:
             raise InputError("precision", self.precision, "'float32' or 'bfloat16'")
         check_count("top", self.top)

@@ -121,8 +121,7 @@ def _layer_norm(
 
 def normalised(x: Tensor, groups: int, eps: float) -> Tensor:
     """Rows x channels x ...: each group of channels of each row with mean zero and variance one."""
-    out: Tensor = _Normalise.apply(x, groups, eps)[0]
-    return out
+    return _Normalise.apply(x, groups, eps)[0]
 
 
 class _Normalise(torch.autograd.Function):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from saltflat.errors import InputError, nearest
+from saltflat.errors import check_known
 from saltflat.mechanism.streams import CryptographicStream
 
 TIER_FAST, TIER_SECURE, TIER_EXACT = "fast", "secure", "exact"
@@ -20,11 +20,8 @@ Source = torch.Generator | CryptographicStream
 
 def check_tier(randomness: object) -> None:
     """Refuse a tier that does not exist."""
-    if randomness not in TIERS:
-        raise InputError(
-            "randomness", randomness, "'fast', 'secure' or 'exact'", problem="is not a tier of randomness",
-            cure=nearest(str(randomness), list(TIERS)),
-        )  # fmt: skip
+    expected = "'fast', 'secure' or 'exact'"
+    check_known("randomness", randomness, TIERS, expected, problem="is not a tier of randomness")
 
 
 @dataclass(eq=False)

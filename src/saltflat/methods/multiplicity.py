@@ -2,12 +2,14 @@
 
 Weights along public gradients are in `saltflat.methods.public`.
 
-Augmentations are tensor operations on N x C x H x W images, each row with its own draw, on any device.
+Augmentations are operations on batches of images N x C x H x W in [0, 1], each row with its own draw, on any device.
+`cutmix` changes labels too, so it belongs to a warm-up on public data and not to the views.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.errors import InputError
-from saltflat.methods.augmentation import Generator, auto, uniform
 from saltflat.plan import Multiplicity
+
+Generator = torch.Generator | None
 
 
 def flip(images: Tensor, generator: Generator = None) -> Tensor:
@@ -51,6 +54,121 @@ def cutout(images: Tensor, generator: Generator = None) -> Tensor:
     x = torch.arange(width, device=images.device).view(1, 1, 1, -1)
     hole = (y >= top) & (y < top + side) & (x >= left) & (x < left + side)
     return images.masked_fill(hole, 0.5)
+
+
+def _offsets(images: Tensor, edge: int, generator: Generator) -> Tensor:
+    return (uniform(images, generator) * (2 * edge + 1)).long()[:, None]
+
+
+def cutmix(images: Tensor, generator: Generator = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Each image with a rectangle of another one, which other one, and the share of the image that is its own.
+
+    The share is uniform, as Beta(1, 1). Reference: Yun et al., CutMix, ICCV 2019.
+
+    >>> images, partner, share = cutmix(torch.rand(4, 1, 8, 8))
+    >>> images.shape, partner.shape, bool((share >= 0).all())
+    (torch.Size([4, 1, 8, 8]), torch.Size([4]), True)
+    """
+    rows, _, height, width = images.shape
+    partner = torch.randperm(rows, device=images.device, generator=generator)
+    side = (1 - uniform(images, generator)).sqrt()
+    top, bottom = _span(uniform(images, generator), side, height)
+    left, right = _span(uniform(images, generator), side, width)
+    y = torch.arange(height, device=images.device).view(1, -1, 1)
+    x = torch.arange(width, device=images.device).view(1, 1, -1)
+    hole = (y >= top) & (y < bottom) & (x >= left) & (x < right)
+    mixed = torch.where(hole[:, None], images[partner], images)
+    return mixed, partner, 1 - hole.float().mean((1, 2))
+
+
+def _span(middle: Tensor, side: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    centre, half = middle * size, side * size / 2
+    first, last = (centre - half).round().clamp(0, size), (centre + half).round().clamp(0, size)
+    return first.view(-1, 1, 1), last.view(-1, 1, 1)
+
+
+def auto(images: Tensor, generator: Generator = None) -> Tensor:
+    """Two operations for each image, each with a strength of its own: moves, turns, colours, levels.
+
+    Reference: after Cubuk et al., AutoAugment, CVPR 2019 (its operations; drawn evenly, not searched for).
+
+    >>> auto(torch.rand(6, 3, 8, 8), torch.Generator().manual_seed(0)).shape
+    torch.Size([6, 3, 8, 8])
+    """
+    for _ in range(2):
+        images = _one_operation(images, generator)
+    return images
+
+
+def _one_operation(images: Tensor, generator: Generator) -> Tensor:
+    which = (uniform(images, generator) * (len(_MOVES) + len(_LEVELS))).long()
+    strength = 2 * uniform(images, generator) - 1
+    moved = _moved(images, which, strength)
+    result = moved.clone() if moved is images else moved
+    for number, operation in enumerate(_LEVELS, start=len(_MOVES)):
+        chosen = which == number
+        if bool(chosen.any()):
+            result[chosen] = operation(images[chosen], strength[chosen].view(-1, 1, 1, 1))
+    return result
+
+
+# A linear map of the plane for each strength in [-1, 1]: rows of (xx, xy, shift x, yx, yy, shift y).
+_MOVES: tuple[Callable[[Tensor], list[Tensor]], ...] = (
+    lambda s: [torch.ones_like(s), 0.3 * s, 0 * s, 0 * s, torch.ones_like(s), 0 * s],  # shear along x
+    lambda s: [torch.ones_like(s), 0 * s, 0 * s, 0.3 * s, torch.ones_like(s), 0 * s],  # shear along y
+    lambda s: [torch.ones_like(s), 0 * s, 0.4 * s, 0 * s, torch.ones_like(s), 0 * s],  # move along x
+    lambda s: [torch.ones_like(s), 0 * s, 0 * s, 0 * s, torch.ones_like(s), 0.4 * s],  # move along y
+    lambda s: [*_turn(s * math.pi / 6)],  # turn by up to 30 degrees
+)
+
+
+def _turn(angle: Tensor) -> list[Tensor]:
+    return [angle.cos(), -angle.sin(), 0 * angle, angle.sin(), angle.cos(), 0 * angle]
+
+
+def _moved(images: Tensor, which: Tensor, strength: Tensor) -> Tensor:
+    """The images that drew a move, moved; all others as they are, to the last bit."""
+    chosen = which < len(_MOVES)
+    if not bool(chosen.any()):
+        return images
+    maps = torch.stack([torch.stack(move(strength), dim=1) for move in _MOVES])
+    own = maps[which.clamp(max=len(_MOVES) - 1), torch.arange(len(images), device=images.device)]
+    some = images[chosen]
+    grid = F.affine_grid(own[chosen].view(-1, 2, 3).to(images.dtype), list(some.shape), align_corners=False)
+    result = images.clone()
+    result[chosen] = F.grid_sample(some, grid, padding_mode="border", align_corners=False)
+    return result
+
+
+def _equalised(images: Tensor, _: Tensor) -> Tensor:
+    """Each channel's levels spread evenly over [0, 1]."""
+    rows, channels = images.shape[:2]
+    levels = (images.clamp(0, 1) * 255).round().long().flatten(2)
+    offset = torch.arange(rows * channels, device=images.device).view(rows, channels, 1) * 256
+    counts = torch.bincount((levels + offset).flatten(), minlength=rows * channels * 256)
+    below = counts.view(rows * channels, 256).cumsum(1).to(images.dtype) / levels.shape[2]
+    return below.flatten()[(levels + offset).flatten()].view_as(images)
+
+
+def _stretched(images: Tensor, _: Tensor) -> Tensor:
+    low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+    return torch.where(high > low, (images - low) / (high - low).clamp(min=1e-6), images)
+
+
+_LEVELS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+    lambda x, s: (x * (1 + 0.6 * s)).clamp(0, 1),  # brightness
+    lambda x, s: (x.mean((1, 2, 3), keepdim=True) * -0.6 * s + x * (1 + 0.6 * s)).clamp(0, 1),  # contrast
+    lambda x, s: (x.mean(1, keepdim=True) * -0.6 * s + x * (1 + 0.6 * s)).clamp(0, 1),  # colour
+    lambda x, s: torch.where(x < 0.75 + 0.25 * s, x, 1 - x),  # solarise
+    lambda x, s: (x * 2 ** (6 + 2 * s).round()).floor() / 2 ** (6 + 2 * s).round(),  # fewer levels
+    _equalised,
+    _stretched,
+)
+
+
+def uniform(images: Tensor, generator: Generator) -> Tensor:
+    """A number from 0 to 1 for each image."""
+    return torch.rand(len(images), device=images.device, generator=generator)
 
 
 AUGMENTATIONS = {"flip": flip, "crop": crop, "cutout": cutout, "auto": auto}
@@ -88,7 +206,3 @@ def _repeated(inputs: Any, count: int) -> Any:
     if isinstance(inputs, tuple):
         return tuple(_repeated(value, count) for value in inputs)
     return inputs.repeat_interleave(count, dim=0)
-
-
-def _offsets(images: Tensor, edge: int, generator: Generator) -> Tensor:
-    return (uniform(images, generator) * (2 * edge + 1)).long()[:, None]

@@ -7,7 +7,6 @@ True
 """
 
 from saltflat.models import (  # noqa: F401  (imported for what they register)
-    centred,
     convnets,
     dpnas,
     resnets,
@@ -16,12 +15,12 @@ from saltflat.models import (  # noqa: F401  (imported for what they register)
     vectors,
     wide_resnet,
 )
-from saltflat.models.centred import centring_loss
 from saltflat.models.encoders import Headed, with_head
 from saltflat.models.friendly import make_private_friendly
 from saltflat.models.parts import merge_lora, tune_only
 from saltflat.models.registry import Description, build, describe, names, register, unregister
 from saltflat.models.scattering import Scattering2d, scattering_features
+from saltflat.models.vectors import centring_loss
 from saltflat.models.weights import load_encoder, load_weights
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saltflat.errors import InputError, check_count, nearest
+from saltflat.errors import InputError, check_count, check_known
 
 Pooling = Literal["mean", "first"]
 
@@ -27,8 +27,7 @@ class Headed(nn.Module):
             named["attention_mask"] = attention_mask
         vectors = self.pooled(self.encoder(*inputs, **named), attention_mask)
         # Features of one length: the clip then weighs examples alike.
-        logits: Tensor = self.head(F.layer_norm(vectors, vectors.shape[-1:]))
-        return logits
+        return self.head(F.layer_norm(vectors, vectors.shape[-1:]))
 
     def pooled(self, outputs: Any, mask: Tensor | None) -> Tensor:
         """One vector an example, from what the encoder returns."""
@@ -60,10 +59,7 @@ def with_head(
     torch.Size([2, 3])
     """
     check_count("classes", classes, 2)
-    if pooling not in get_args(Pooling):
-        raise InputError(
-            "pooling", pooling, "a known pooling", cure=nearest(str(pooling), list(get_args(Pooling)))
-        )
+    check_known("pooling", pooling, get_args(Pooling), "a known pooling")
     known = getattr(getattr(encoder, "config", None), "hidden_size", None)
     found = known if width is None else width
     if not isinstance(found, int):

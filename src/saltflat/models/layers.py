@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saltflat.errors import InputError, nearest
+from saltflat.errors import InputError, check_known
 
 # Published constants of the data sets, never computed from the data at hand: they cost no budget.
 NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -37,9 +37,8 @@ class Normalise(nn.Module):
         super().__init__()
         by_channels = {1: "mnist", 3: "cifar"}.get(in_channels, "none")
         self.constants = by_channels if constants == "auto" else str(constants)
-        if self.constants not in NORMALISATIONS:
-            cure = nearest(self.constants, ["auto", *NORMALISATIONS])
-            raise InputError("normalisation", constants, "the name of public constants", cure=cure)
+        names = ["auto", *NORMALISATIONS]
+        check_known("normalisation", self.constants, names, "the name of public constants")
         mean, std = (torch.tensor(numbers).view(1, -1, 1, 1) for numbers in NORMALISATIONS[self.constants])
         if mean.numel() not in (1, in_channels):
             raise InputError(

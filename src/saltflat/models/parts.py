@@ -9,7 +9,14 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from saltflat.errors import InputError, MissingDependencyError, check_count, check_positive, nearest
+from saltflat.errors import (
+    InputError,
+    MissingDependencyError,
+    check_count,
+    check_known,
+    check_positive,
+    nearest,
+)
 
 Part = Literal["all", "last-layer", "bias-only", "lora"]
 HEADS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -49,8 +56,7 @@ def tune_only(
     >>> [name for name, p in tune_only(model, "bias-only").named_parameters() if p.requires_grad]
     ['0.bias', '2.weight', '2.bias']
     """
-    if part not in get_args(Part):
-        raise InputError("part", part, "a known part", cure=nearest(str(part), list(get_args(Part))))
+    check_known("part", part, get_args(Part), "a known part")
     top = _head_of(model, head) if part != "all" or head is not None else ""
     if part == "lora":
         _add_lora(model, top, rank, alpha, layers)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from saltflat.errors import InputError, check_count, nearest
+from saltflat.errors import InputError, check_count, check_known, nearest
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
@@ -78,10 +78,7 @@ def describe(name: str) -> Description:
     >>> describe("cnn-selu").parameters, describe("cnn-selu").input_shape
     (550570, (3, 32, 32))
     """
-    if name not in names():
-        raise InputError(
-            "name", name, "the name of a model", problem="is not a model", cure=nearest(str(name), names())
-        )  # fmt: skip
+    check_known("name", name, names(), "the name of a model", problem="is not a model")
     return _DESCRIPTIONS[name]
 
 

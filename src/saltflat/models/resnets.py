@@ -40,8 +40,7 @@ class BasicBlock(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.activation(self.residual(x) + self.shortcut(x))
-        return out
+        return self.activation(self.residual(x) + self.shortcut(x))
 
 
 def _resnet(

@@ -108,8 +108,7 @@ class Scattering2d(nn.Module):
             total.addcmul_(signal, filter_)  # one array re-used: fresh memory costs more than the arithmetic
         height, width = spectrum.shape[-2] // step, spectrum.shape[-1] // step
         subsampled = torch.view_as_complex(total.view(*total.shape[:-1], height, width, 2))
-        band: Tensor = torch.fft.ifft2(subsampled)
-        return band
+        return torch.fft.ifft2(subsampled)
 
     def _smooth(self, maps: Tensor, level: int) -> Tensor:
         """Low pass, subsample to 2^J and drop the padding: two matrices, as the Gaussian is separable."""
@@ -220,8 +219,7 @@ def _morlet(sides: tuple[int, int], scale: int, turn: int, L: int) -> Tensor:
     angle = (int(L - L / 2 - 1) - turn) * math.pi / L
     wave = _gabor(sides, sigma, angle, frequency, slant)
     envelope = _gabor(sides, sigma, angle, 0.0, slant)
-    spectrum: Tensor = torch.fft.fft2(wave - wave.sum() / envelope.sum() * envelope).real
-    return spectrum
+    return torch.fft.fft2(wave - wave.sum() / envelope.sum() * envelope).real
 
 
 def _at_level(spectrum: Tensor, level: int, axes: tuple[int, ...] = (-2, -1)) -> Tensor:

@@ -32,8 +32,7 @@ class Attention(nn.Module):
         split = self.query_key_value(tokens).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
         weights = (query @ key.transpose(-2, -1) * (width // self.heads) ** -0.5).softmax(-1)
-        mixed: Tensor = self.output((weights @ value).transpose(1, 2).reshape(batch, length, width))
-        return mixed
+        return self.output((weights @ value).transpose(1, 2).reshape(batch, length, width))
 
 
 class Block(nn.Module):
@@ -48,8 +47,7 @@ class Block(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         attended: Tensor = tokens + self.attend(tokens)
-        thought: Tensor = attended + self.think(attended)
-        return thought
+        return attended + self.think(attended)
 
 
 class Tokens(nn.Module):
@@ -71,8 +69,7 @@ class Tokens(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         patches = self.patches(images).flatten(2).transpose(1, 2)
         index = torch.arange(self.positions.num_embeddings, device=images.device).expand(len(images), -1)
-        tokens: Tensor = torch.cat([self.class_token(index[:, :1]), patches], dim=1) + self.positions(index)
-        return tokens
+        return torch.cat([self.class_token(index[:, :1]), patches], dim=1) + self.positions(index)
 
 
 class VisionTransformer(nn.Module):
@@ -84,8 +81,7 @@ class VisionTransformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.norm(self.blocks(self.tokens(images))[:, 0]))
-        return logits
+        return self.head(self.norm(self.blocks(self.tokens(images))[:, 0]))
 
 
 @register(

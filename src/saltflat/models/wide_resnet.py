@@ -6,13 +6,12 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from saltflat.errors import InputError, nearest
+from saltflat.errors import check_known
 from saltflat.models.layers import Normalise, WeightStandardisedConv2d
 from saltflat.models.registry import check_counts, register
 
 PAPER = "De et al., Unlocking High-Accuracy Differentially Private Image Classification through Scale, 2022"
 Variant = Literal["de-et-al", "public-data"]
-VARIANTS = list(get_args(Variant))
 
 
 def _activate(channels: int, variant: Variant) -> list[nn.Module]:
@@ -52,8 +51,7 @@ class WideBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.residual(x) + self.skip(x)
-        return out
+        return self.residual(x) + self.skip(x)
 
 
 @register(
@@ -69,8 +67,7 @@ def wrn_16_4(
     convolutions without gain or bias, 2,749,306 parameters.
     """
     check_counts(classes=classes, in_channels=in_channels)
-    if variant not in VARIANTS:
-        raise InputError("variant", variant, "a variant of wrn-16-4", cure=nearest(str(variant), VARIANTS))
+    check_known("variant", variant, get_args(Variant), "a variant of wrn-16-4")
     layers: list[nn.Module] = [
         Normalise(normalisation, in_channels),
         _convolve(in_channels, 16, 3, 1, variant),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from saltflat.errors import InputError, check_count, check_not_negative, check_positive, is_number
+from saltflat.errors import check_count, check_not_negative, check_positive, check_share
 from saltflat.plan.parts import check_kind
 
 # --- how a client trains ----------------------------------------------------------------------------
@@ -39,9 +39,7 @@ class LocalTraining:
         check_count("batch_size", self.batch_size)
         check_positive("learning_rate", self.learning_rate)
         for argument in ("momentum", "decay"):
-            value = getattr(self, argument)
-            if not is_number(value) or not 0 <= value < 1:
-                raise InputError(argument, value, f"0 <= {argument} < 1")
+            check_share(argument, getattr(self, argument), zero=True)
         for argument in ("weight_decay", "penalty", "radius"):
             check_not_negative(argument, getattr(self, argument))
 
@@ -61,8 +59,7 @@ class LocalTraining:
 
 
 def _check_ratio(ratio: float) -> None:
-    if not is_number(ratio) or not 0 < ratio <= 1:
-        raise InputError("ratio", ratio, "0 < ratio <= 1, a share of the coordinates", cure="0.4 is usual.")
+    check_share("ratio", ratio, one=True, what="a share of the coordinates", cure="0.4 is usual.")
 
 
 @dataclass(frozen=True)
@@ -112,8 +109,7 @@ class ReleaseMask:
     def __post_init__(self) -> None:
         _check_ratio(self.ratio)
         check_count("dense", self.dense, least=0)
-        if not is_number(self.explore) or not 0 <= self.explore <= 1:
-            raise InputError("explore", self.explore, "0 <= explore <= 1, a share of the mask")
+        check_share("explore", self.explore, zero=True, one=True, what="a share of the mask")
 
     def __str__(self) -> str:
         return f"the top {self.ratio:.0%} of earlier releases"

@@ -8,7 +8,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from saltflat.errors import InputError, check_count, check_not_negative, check_positive, is_number
+from saltflat.errors import (
+    InputError,
+    check_count,
+    check_not_negative,
+    check_positive,
+    check_share,
+    is_number,
+)
 
 
 def check_kind(argument: str, value: object, family: Any) -> None:
@@ -78,8 +85,7 @@ class QuantileClipping:
     kind = "quantile"
 
     def __post_init__(self) -> None:
-        if not is_number(self.quantile) or not 0 < self.quantile < 1:
-            raise InputError("quantile", self.quantile, "0 < quantile < 1")
+        check_share("quantile", self.quantile)
         check_positive("learning_rate", self.learning_rate)
         check_positive("count_noise", self.count_noise)
 
@@ -205,8 +211,7 @@ class AdaDps:
 
     def __post_init__(self) -> None:
         check_count("public_batch", self.public_batch)
-        if not is_number(self.decay) or not 0 <= self.decay < 1:
-            raise InputError("decay", self.decay, "0 <= decay < 1")
+        check_share("decay", self.decay, zero=True)
         check_positive("stability", self.stability)
 
     def __str__(self) -> str:

@@ -257,8 +257,7 @@ class Plan:
 
     def changed(self, **fields: Any) -> Plan:
         """The plan with some fields changed; what was warned of when it was made is not said again."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)
+        with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
             return replace(self, **fields)
 
     # --- the schedule -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from saltflat.accounting import SampledGaussian, least_scale, rounded_up
-from saltflat.errors import InputError, check_count, check_not_negative, check_positive
+from saltflat.errors import check_count, check_not_negative, check_share
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,7 @@ class Survey:
         >>> Survey.for_share(1, 0.25, 1.0, 1e-5).noise_multiplier
         7.4614
         """
-        check_positive("share", share)
-        if share >= 1:
-            raise InputError("share", share, "0 < share < 1")
+        check_share("share", share)
         if math.isinf(epsilon):
             return Survey(columns, 0.0)
         alone = least_scale(lambda scale: [SampledGaussian(scale, 1.0, 1)], epsilon, delta)

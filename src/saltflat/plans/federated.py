@@ -10,7 +10,7 @@ import inspect
 from typing import Any, TypedDict, Unpack, cast
 
 from saltflat.accounting import Relation
-from saltflat.errors import InputError, check_count, check_positive, is_number
+from saltflat.errors import InputError, check_arguments, check_count, check_positive, is_number
 from saltflat.plan import (
     Averaging,
     CentralNoise,
@@ -28,7 +28,7 @@ from saltflat.plan import (
     ReleaseMask,
     SharedNoise,
 )
-from saltflat.plans.frame import AVERAGING_SUFFIXES, Common, Frame, Method, Suffix, check_known, read_name
+from saltflat.plans.frame import AVERAGING_SUFFIXES, UNKNOWN, Common, Frame, Method, Suffix, read_name
 
 DEFAULT_RHO = 0.5
 DEFAULT_RATIO = 0.4
@@ -254,7 +254,7 @@ def _planned(method: str, common: FederatedCommon, ascent: Any = None, mask: Mas
 def _framed(common: FederatedCommon) -> tuple[Frame, Federation]:
     """The arguments in the words of central plans: clients are the population, a round is a step."""
     given: dict[str, Any] = {key: value for key, value in common.items() if value is not None}
-    check_known(given, FederatedCommon)
+    check_arguments(given, FederatedCommon, UNKNOWN)
     local = {word: given.pop(f"local_{word}") for word in _LOCAL if f"local_{word}" in given}
     local |= {word: given.pop(word) for word in ("penalty", "radius") if word in given}
     survivors, mask = given.pop("survivors", None), given.pop("mask", NoMask())

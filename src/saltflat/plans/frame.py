@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal, Required, TypedDict
 
 from saltflat.accounting import Relation
-from saltflat.errors import InputError, check_count, check_positive, is_number, nearest
+from saltflat.errors import InputError, check_arguments, check_count, check_positive, check_share, nearest
 from saltflat.plan import (
     Averaging,
     Budget,
@@ -81,6 +81,7 @@ def _averaging_suffix(kind: str) -> Suffix:
 
 AVERAGING_SUFFIXES = {kind: _averaging_suffix(kind) for kind in AVERAGINGS if kind != "none"}
 
+UNKNOWN = "is not an argument of this plan"
 DEFAULT_DELTA = 1e-5
 DEFAULT_CLIP_NORM = 1.0
 
@@ -111,22 +112,12 @@ def read_name(
     return methods[base], added
 
 
-def check_known(given: Mapping[str, Any], words: type) -> None:
-    """Refuse an argument that is not among these."""
-    for key, value in given.items():
-        if key not in words.__annotations__:
-            raise InputError(
-                key, value, "a known argument", problem="is not an argument of this plan",
-                cure=nearest(key, list(words.__annotations__)),
-            )  # fmt: skip
-
-
 class Frame:
     """The common arguments of one call, turned into the parts of a plan."""
 
     def __init__(self, given: Common) -> None:
         self.given = dict(given)
-        check_known(self.given, Common)
+        check_arguments(self.given, Common, UNKNOWN)
         self.notes: list[str] = []
         self.sampling = self._sampling()
         self.budget = self._budget()
@@ -200,8 +191,8 @@ class Frame:
             )  # fmt: skip
         self._one_of("batch_size", "rate")
         rate = self.get("rate")
-        if rate is not None and (not is_number(rate) or not 0 < rate <= 1):
-            raise InputError("rate", rate, "0 < rate <= 1")
+        if rate is not None:
+            check_share("rate", rate, one=True)
         check_count("population", population)
         batch_size = self.get("batch_size") if rate is None else rate * population
         kind = self.get("sampling", "poisson")

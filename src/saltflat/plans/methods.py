@@ -11,7 +11,7 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, Unpack, cast
 
-from saltflat.errors import InputError, PrivacyWarning, check_positive
+from saltflat.errors import InputError, PrivacyWarning, check_positive, check_share
 from saltflat.plan import AdaDps, Dope, FreshQuery, MirrorDescent, Phase, Plan, PreviousRelease
 from saltflat.plans.frame import AVERAGING_SUFFIXES, Common, Frame, Method, Suffix, read_name
 from saltflat.plans.presets import framed
@@ -189,8 +189,7 @@ def by_name(name: str, **arguments: Any) -> Plan:
 
 
 def _rho(own: dict[str, Any]) -> float:
-    rho: float = DEFAULT_RHO if own["rho"] is None else own["rho"]
-    return rho
+    return DEFAULT_RHO if own["rho"] is None else own["rho"]
 
 
 def _pair(argument: str, own: dict[str, Any], default: Any) -> tuple[Any, Any]:
@@ -214,17 +213,15 @@ def _switch_step(switch: float | int, steps: int) -> int:
 
 def _paper_split(frame: Frame, phases: list[Phase], portion: float) -> list[Phase]:
     """The paper's basic composition: ε₁ = portion · ε, ε₂ the rest, δ/2 each. Sound, and wasteful."""
-    check_positive("portion", portion)
-    if portion >= 1:
-        raise InputError("portion", portion, "0 < portion < 1")
+    check_share("portion", portion)
     budget = frame.budget
     shares = (portion * budget.epsilon, (1 - portion) * budget.epsilon)
     if math.isinf(budget.epsilon) or frame.noise_multiplier is not None:
         raise InputError("split", "paper", "a finite epsilon= to split")
     solved = []
     for phase, share in zip(phases, shares):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # said when the whole plan is made
+        # said when the whole plan is made
+        with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
             alone = frame.draft("sai", replace(phase, noise_ratio=1.0))
         half = replace(budget, epsilon=share, delta=budget.delta / 2)
         solved.append(replace(phase, noise_multiplier=alone.calibrated_to(half).phases[0].noise_multiplier))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from saltflat.errors import InputError, nearest
+from saltflat.errors import InputError, check_known
 from saltflat.plan import Ema, Multiplicity
 from saltflat.plans.frame import Common, Frame
 
@@ -106,11 +106,9 @@ def paper_settings(method: str, model: str | None, epsilon: float | None) -> dic
     """
     if method in _WITH_PUBLIC_DATA or (model, method) == ("wrn-16-4", "dp-sgd"):
         return public_settings(model, epsilon)
-    if model not in _EPOCHS:
-        raise InputError(
-            "model", model, "a model of the papers for preset='paper'", problem="has no settings there",
-            cure=nearest(str(model), list(_EPOCHS)),
-        )  # fmt: skip
+    expected = "a model of the papers for preset='paper'"
+    check_known("model", model, _EPOCHS, expected, problem="has no settings there")
+    assert model is not None
     if epsilon is None or epsilon not in _EPSILONS:
         raise InputError(
             "epsilon", epsilon, "1, 2 or 3 for preset='paper'", problem="is not a budget of the papers",

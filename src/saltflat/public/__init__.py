@@ -8,9 +8,8 @@
 
 from saltflat.data.shared_rows import apart, declared, joined
 from saltflat.data.split import public_split
-from saltflat.public.own_rows import read_public
+from saltflat.public.own_rows import read_public, read_samples
 from saltflat.public.recipe import Recipe, recipe
-from saltflat.public.samples import read_samples
 from saltflat.public.scenarios import SCENARIOS, Scenario, train
 from saltflat.public.warm_up import WarmedUp, WarmUp, warm_up
 

@@ -34,8 +34,7 @@ from saltflat.data.split import PUBLIC_FRACTION
 from saltflat.errors import InputError, PrivacyWarning
 from saltflat.models.registry import build_for
 from saltflat.plan import Ema, Multiplicity, Plan
-from saltflat.public.own_rows import read_public
-from saltflat.public.samples import read_samples
+from saltflat.public.own_rows import read_public, read_samples
 from saltflat.public.scenarios import check_scenario, seen_data, shown_data
 from saltflat.public.warm_up import WarmUp, warm_up
 from saltflat.record.atomic import write_whole
@@ -337,8 +336,7 @@ def planned(settings: Recipe, population: int) -> Plan:
     common = {
         "epsilon": settings.epsilon, "delta": settings.delta, "population": population, "relation": "zero-out",
     }  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", PrivacyWarning)
+    with warnings.catch_warnings(action="default", category=PrivacyWarning):
         return plans.by_name(settings.method, **usual | common | given)
 
 

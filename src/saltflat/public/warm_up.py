@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,15 +17,17 @@ from saltflat.data.shared_rows import joined, refuse_private
 from saltflat.data.source import Examples, map_tensors
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.calling import call_model
-from saltflat.errors import InputError, check_count, check_positive, is_number
+from saltflat.errors import InputError, check_count, check_not_negative, check_positive
 from saltflat.methods.ascent import displaced, scaled_to
-from saltflat.methods.augmentation import cutmix
-from saltflat.methods.multiplicity import AUGMENTATIONS
-from saltflat.public.warm_up_state import Course
+from saltflat.methods.multiplicity import AUGMENTATIONS, cutmix
+from saltflat.record.atomic import write_whole
+from saltflat.record.canonical import DamagedError
+from saltflat.record.packed import number_from, packed, plain_number, under, unpacked
 from saltflat.training.build import trainable
 from saltflat.training.losses import default_loss
 from saltflat.training.public_side import described
 
+FORMAT = 1
 WarmUpOptimizer = Literal["sgd", "sam"]
 NAMES = (*AUGMENTATIONS, "cutmix")
 WORDS = {"common": ("crop", "flip"), "none": ()}
@@ -63,8 +66,7 @@ class WarmUp:
         check_count("seed", self.seed, least=0)
         check_positive("learning_rate", self.learning_rate)
         for name in ("momentum", "weight_decay", "rho"):
-            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < math.inf:
-                raise InputError(name, getattr(self, name), f"a finite {name} >= 0")
+            check_not_negative(name, getattr(self, name))
         given: Any = self.augmentations
         names = given.split(",") if isinstance(given, str) else list(given)
         flat = [part for name in names if name.strip() for part in WORDS.get(name.strip(), (name.strip(),))]
@@ -220,3 +222,74 @@ def _step(
     for weight in weights.values():
         weight.grad = None
     return value
+
+
+@dataclass
+class Course:
+    """All that the next epoch depends on, and what is known of those before it; kept on disk between two epochs."""
+
+    model: nn.Module
+    weights: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator
+    device: torch.device
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def write(self, path: Path, begun: dict[str, Any]) -> None:
+        """Keep the state after an epoch. ``begun`` is what the warm-up must agree with when it goes on."""
+        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        for name, weight in self.weights.items():
+            momentum = self.optimizer.state.get(weight, {}).get("momentum_buffer")
+            if momentum is not None:
+                tensors[f"momentum/{name}"] = momentum
+        tensors["random/order"] = self.generator.get_state()
+        tensors["random/torch"] = torch.get_rng_state()  # what a model draws by itself: dropout
+        if self.device.type == "cuda":
+            tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
+        facts = {
+            "format": FORMAT, "begun": begun, "losses": [plain_number(loss) for loss in self.losses],
+            "seconds": self.seconds,
+        }  # fmt: skip
+        write_whole(path, packed(tensors, facts))
+
+    def read(self, path: Path, begun: dict[str, Any]) -> None:
+        """Take up what `write` kept. Another warm-up's state is refused, and so is a damaged file."""
+        with _readable(path):
+            tensors, facts = unpacked(path.read_bytes(), path.name)
+            if facts["format"] != FORMAT:
+                raise ValueError(f"format {facts['format']}")
+            stored, losses = facts["begun"], [number_from(loss) for loss in facts["losses"]]
+            seconds = number_from(facts["seconds"])
+        if stored != begun:
+            raise InputError(
+                "keep", str(path), "a warm-up with the settings and the data of this one", problem="holds another one",
+                cure="Give settings and data as before, or another file.",
+            )  # fmt: skip
+        with _readable(path):
+            self._restore(tensors)
+        self.losses, self.seconds = losses, seconds
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        self.model.load_state_dict(under("model/", tensors))
+        for name, weight in self.weights.items():
+            if f"momentum/{name}" in tensors:
+                momentum = tensors[f"momentum/{name}"].to(weight.device)
+                if momentum.shape != weight.shape:
+                    raise ValueError(f"momentum of another shape for {name}")
+                self.optimizer.state[weight]["momentum_buffer"] = momentum
+        self.generator.set_state(tensors["random/order"])
+        torch.set_rng_state(tensors["random/torch"])
+        if self.device.type == "cuda" and "random/cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random/cuda"], self.device)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Whatever is wrong with the file, one error that says what to do."""
+    try:
+        yield
+    except (DamagedError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise DamagedError(
+            f"{path} is not the state of this warm-up ({error}). Delete it: the warm-up then begins again, at no cost."
+        ) from error

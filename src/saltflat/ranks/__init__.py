@@ -1,6 +1,5 @@
 """Several processes that train one model: who is there, what they tell one another, how they end."""
 
-from saltflat.ranks.group import LEADER, Group
-from saltflat.ranks.shards import own_part, shard
+from saltflat.ranks.group import LEADER, Group, own_part, shard
 
 __all__ = ["LEADER", "Group", "own_part", "shard"]

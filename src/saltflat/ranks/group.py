@@ -8,7 +8,7 @@ group's own: closing it ends them, so that the others notice, and leaves the cal
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -85,28 +85,15 @@ class Group:
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The leader's numbers on every rank, in place."""
-        if not tensor.numel():
-            return tensor
-        with self._noticing():
-            way, held = self._way(tensor)
-            dist.broadcast(held, LEADER, group=way)
-        return _back(held, tensor)
+        return self._sent(tensor, lambda held, way: dist.broadcast(held, LEADER, group=way))
 
     def add_up(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks, in place, at the leader; what the others hold afterwards means nothing."""
-        with self._noticing():
-            way, held = self._way(tensor)
-            dist.reduce(held, LEADER, group=way)
-        return _back(held, tensor)
+        return self._sent(tensor, lambda held, way: dist.reduce(held, LEADER, group=way))
 
     def add_up_for_all(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks, in place, on every rank: the same bits on all of them."""
-        if not tensor.numel():
-            return tensor
-        with self._noticing():
-            way, held = self._way(tensor)
-            dist.all_reduce(held, group=way)
-        return _back(held, tensor)
+        return self._sent(tensor, lambda held, way: dist.all_reduce(held, group=way))
 
     def numbers(self, own: Sequence[float]) -> list[list[float]]:
         """As many numbers as every rank has to say, rank by rank."""
@@ -155,11 +142,15 @@ class Group:
         parts = {kind: self.add_up(part) for kind, part in flat_sums(vectors).items()}
         return from_flat_sums(parts, vectors)
 
-    def _way(self, tensor: Tensor) -> tuple[Any, Tensor]:
-        """Which connections a tensor goes over, and the tensor as they take it."""
-        if tensor.is_cuda and self._large is not None:
-            return self._large, tensor
-        return self._small, tensor.cpu()
+    def _sent(self, tensor: Tensor, send: Callable[[Tensor, Any], Any]) -> Tensor:
+        """The tensor after a message about it, in place; nothing is sent about nothing."""
+        if not tensor.numel():
+            return tensor
+        large = tensor.is_cuda and self._large is not None
+        held, way = (tensor, self._large) if large else (tensor.cpu(), self._small)
+        with self._noticing():
+            send(held, way)
+        return tensor if held is tensor else tensor.copy_(held)
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
@@ -175,5 +166,23 @@ class Group:
             ) from error
 
 
-def _back(held: Tensor, tensor: Tensor) -> Tensor:
-    return tensor if held is tensor else tensor.copy_(held)
+def shard(units: int, rank: int, size: int) -> range:
+    """The units of one rank: a contiguous range, so that a rank needs to read one stretch of a file only.
+
+    Guarantees: over all ranks, every unit is in exactly one shard; lengths differ by at most one.
+
+    >>> [list(shard(7, rank, 3)) for rank in range(3)]
+    [[0, 1], [2, 3], [4, 5, 6]]
+    """
+    return range(units * rank // size, units * (rank + 1) // size)
+
+
+def own_part(batch: Tensor, units: int, rank: int, size: int) -> Tensor:
+    """Those units of a batch that lie in the shard of one rank, in the order of the batch.
+
+    >>> import torch
+    >>> [own_part(torch.tensor([0, 3, 4, 6]), 7, rank, 3).tolist() for rank in range(3)]
+    [[0], [3], [4, 6]]
+    """
+    own = shard(units, rank, size)
+    return batch[(batch >= own.start) & (batch < own.stop)]

@@ -6,7 +6,6 @@
 """
 
 from saltflat.recipes.features import Features
-from saltflat.recipes.known import best, features_for, names
-from saltflat.recipes.recipe import Recipe
+from saltflat.recipes.known import Recipe, best, features_for, names
 
 __all__ = ["Features", "Recipe", "best", "features_for", "names"]

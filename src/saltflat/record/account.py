@@ -22,7 +22,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,8 @@ class Account:
         """
         held = self.confirm(reservation)
         folder = None if held.where is None else Path(held.where)
-        with _kept_still(folder):
+        # keeps every run out; one that is under way there is an InUseError
+        with nullcontext() if folder is None or not folder.is_dir() else FolderLock(folder):
             evidence = _shows_nothing(folder, reservation)
             if not (evidence or without_ledger):
                 raise ReservationError(
@@ -292,19 +293,6 @@ def _balance(terms: Terms, ledger: Ledger) -> Balance:
         else:
             raise LedgerError(f"Entry {entry['entry']} of the account {terms.name!r} makes no sense there.")
     return Balance(terms, tuple(held.values()), closed)
-
-
-@contextmanager
-def _kept_still(folder: Path | None) -> Iterator[None]:
-    """Keep every run out of a folder inside the block; a run that is under way there is an `InUseError`."""
-    if folder is None or not folder.is_dir():
-        yield
-        return
-    lock = FolderLock(folder)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _shows_nothing(folder: Path | None, reservation: str) -> bool:

@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from saltflat.errors import SaltflatError
+from saltflat.errors import InputError, SaltflatError
 
 LARGEST_JSON = 16 * 2**20
 LARGEST_LEDGER = 512 * 2**20
@@ -114,3 +114,13 @@ def _whole(text: str) -> int:
     if len(text) > 20 or not -LARGEST_WHOLE <= (value := int(text)) < LARGEST_WHOLE:
         raise ValueError(f"{text[:40]} is out of range")
     return value
+
+
+def no_run(path: Path, argument: str = "folder") -> InputError:
+    """The error of a folder that holds no run. It names the runs that lie in it, if there are any."""
+    cure = "Without plan.json nothing was released yet: start the run again."
+    inside = sorted(str(plan.parent) for plan in path.glob("*/plan.json")) if path.is_dir() else []
+    if inside:
+        more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
+        cure = f"It is a folder of runs. Name one of them: {', '.join(inside[:3])}{more}."
+    return InputError(argument, str(path), "a folder that saltflat wrote", problem="holds no run", cure=cure)

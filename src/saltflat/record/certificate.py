@@ -244,24 +244,10 @@ def _surveyed(plan: Plan, parts: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def survey_words(survey: Mapping[str, Any]) -> str:
-    """What a certificate says of a survey."""
-    return (
-        f"noised histograms of {survey['columns']:,} columns of all rows, noise multiplier "
-        f"{survey['noise_multiplier']:g}: {survey['share']:.1%} of the cost, within the total"
-    )
-
-
 def _account(ledger: Ledger) -> dict[str, Any] | None:
     """The account that covers the run, and its reservation there, if the ledger names one."""
     named = ledger.account
     return None if named is None else {key: named[key] for key in ("account", "account_id", "reservation")}
-
-
-def _account_words(account: dict[str, Any] | None) -> list[str]:
-    if account is None:
-        return []
-    return [f"Other runs: within the account {account['account']!r}, reservation {account['reservation']}."]
 
 
 def _tuning_words(tuned_on: str | None, selection: dict[str, Any] | None) -> list[str]:
@@ -290,6 +276,21 @@ def _words(data: dict[str, Any]) -> list[str]:
         return ["NOT PRIVATE: this run makes no claim, because " + "; ".join(data["why_not_private"]) + "."]
     relation = {"add-remove": "added or removed", "zero-out": "emptied, the number of rows being public"}
     replaced = data["epsilon_replace_one"]
+    beside = []
+    if (survey := data.get("survey")) is not None:
+        beside.append(
+            f"Before training: noised histograms of {survey['columns']:,} columns of all rows, noise multiplier "
+            f"{survey['noise_multiplier']:g}: {survey['share']:.1%} of the cost, within the total."
+        )
+    if (federation := data.get("federation")) is not None:
+        beside.append(f"Holds against {federation['against']}.")
+    beside += _chosen(data)
+    beside += [
+        f"Public data, which costs nothing: {public_words(entry)}." for entry in data.get("public", ())
+    ]
+    if (account := data.get("account")) is not None:
+        named = f"{account['account']!r}, reservation {account['reservation']}"
+        beside.append(f"Other runs: within the account {named}.")
     return [
         f"ε = {data['epsilon']:.4g}, δ = {data['delta']:g}, "
         f"when one {data['unit']} is {relation[data['relation']]}.",
@@ -301,11 +302,7 @@ def _words(data: dict[str, Any]) -> list[str]:
         f"Accounting: {data['accountant']['name']} {data['accountant']['version']}, all phases jointly, "
         f"for {data['planned_releases']} planned releases ({data['recorded_releases']} recorded).",
         f"Noise: tier {data['randomness']}. Ledger: {data['ledger_entries']} entries, head {data['ledger_head']}.",
-        *([f"Before training: {survey_words(data['survey'])}."] if "survey" in data else []),
-        *([f"Holds against {data['federation']['against']}."] if "federation" in data else []),
-        *_chosen(data),
-        *[f"Public data, which costs nothing: {public_words(entry)}." for entry in data.get("public", ())],
-        *_account_words(data.get("account")),
+        *beside,
         "Not covered:",
         *[f"  - {item}" for item in data["not_covered"]],
         f"Assumption: {data['trust']}",

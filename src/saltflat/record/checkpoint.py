@@ -36,6 +36,8 @@ averages. The state of the random generators is stored in seeded test runs only.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,9 +45,8 @@ from typing import Any
 from torch import Tensor
 
 from saltflat.errors import newer_format
-from saltflat.record.atomic import clear_partials, sync_folder, write_whole
+from saltflat.record.atomic import append, clear_partials, open_to_append, sync_folder, write_whole
 from saltflat.record.canonical import DamagedError
-from saltflat.record.journal import Journal, read_journal
 from saltflat.record.packed import packed, unpacked
 
 FORMAT = 1
@@ -114,3 +115,65 @@ class Checkpoints:
         self.journal_path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it is not there, or holds what is not ours
             self.path.rmdir()
+
+
+_MARK = b"release\n"
+_FRAME = len(_MARK) + 8 + 8
+
+
+class Journal:
+    """Every release since the last checkpoint, on disk before it is used; `size` is how many bytes that are.
+
+    A record is a frame (a mark, the length, a check of both) and a packed file. One that a crash cut short is the
+    last, and counts as lost; damage before the end is an error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = open_to_append(path)
+        self.size = os.fstat(self._handle).st_size
+
+    def append(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write one release. Returns when it is on the disk."""
+        content = packed(tensors, facts)
+        append(self._handle, _framed(len(content)), content)
+        self.size += _FRAME + len(content)
+
+    def clear(self) -> None:
+        """Forget all releases: a checkpoint holds them."""
+        os.ftruncate(self._handle, 0)
+        self.size = 0
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._handle)
+
+
+def read_journal(path: Path) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+    """The releases of a journal, in order, one at a time; a last one that was cut short is left out."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        left = os.fstat(file.fileno()).st_size
+        while frame := file.read(_FRAME):
+            left -= len(frame)
+            length = int.from_bytes(frame[len(_MARK) : len(_MARK) + 8], "little")
+            if len(frame) == _FRAME and frame != _framed(length):
+                if not (frame + file.read()).strip(b"\0"):
+                    return  # the file grew, and the power went before its content was there
+                raise DamagedError(f"{path.name} was changed or damaged: a record has no frame.")
+            if len(frame) < _FRAME or left < length:
+                return
+            left -= length
+            try:
+                record = unpacked(file.read(length), path.name)
+            except DamagedError:
+                if left == 0:
+                    return
+                raise
+            yield record
+
+
+def _framed(length: int) -> bytes:
+    head = _MARK + length.to_bytes(8, "little")
+    return head + hashlib.sha256(head).digest()[:8]

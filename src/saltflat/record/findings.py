@@ -28,31 +28,9 @@ class Finding:
 class Outcome(Exception):
     """How a check ended that did not simply pass, and what it found, one sentence each."""
 
-    status: Status
-
-
-class Faults(Outcome):
-    """What a check found."""
-
-    status = "failed"
-
-
-class Accepted(Outcome):
-    """What a check found, and the caller wants to let pass."""
-
-    status = "accepted"
-
-
-class Noted(Outcome):
-    """What was found where there was nothing to check."""
-
-    status = "noted"
-
-
-class NotTried(Outcome):
-    """Why a check could not be made."""
-
-    status = "not tried"
+    def __init__(self, status: Status, *found: str) -> None:
+        super().__init__(*found)
+        self.status, self.found = status, found
 
 
 def judged(name: str, means: str, look: Callable[[], str | None]) -> Finding:
@@ -62,11 +40,11 @@ def judged(name: str, means: str, look: Callable[[], str | None]) -> Finding:
     'passed'
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # a plan's own, said when it was made
+        # a plan's own, said when it was made
+        with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
             remark = look()
     except Outcome as outcome:
-        return Finding(name, outcome.status, means, tuple(outcome.args))
+        return Finding(name, outcome.status, means, outcome.found)
     except SaltflatError as error:
         return Finding(name, "failed", means, (str(error).replace("\n", " "),))
     except (

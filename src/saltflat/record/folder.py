@@ -15,10 +15,9 @@ from torch import Tensor
 from saltflat.errors import InputError
 from saltflat.plan import Plan
 from saltflat.record.atomic import append, clear_partials, open_to_append, write_whole
-from saltflat.record.canonical import DamagedError, file_hash, parsed, spelled
+from saltflat.record.canonical import DamagedError, file_hash, no_run, parsed, spelled
 from saltflat.record.certificate import FILES, Certificate
 from saltflat.record.checkpoint import Checkpoints
-from saltflat.record.elsewhere import what_instead
 from saltflat.record.ledger import Ledger, LedgerError
 from saltflat.record.lock import NAME as LOCK
 from saltflat.record.lock import FolderLock
@@ -77,10 +76,7 @@ class RunFolder:
         """The folder of a run that was made before."""
         folder = RunFolder(path)
         if not folder.file("plan.json").exists():
-            raise InputError(
-                argument, str(path), "a folder that saltflat wrote", problem="holds no run",
-                cure=what_instead(folder.path),
-            )  # fmt: skip
+            raise no_run(folder.path, argument)
         return folder
 
     def hold(self) -> None:

@@ -29,11 +29,10 @@ class FolderLock:
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> lock = FolderLock(folder)
-    >>> FolderLock(folder)
+    >>> with FolderLock(folder):
+    ...     FolderLock(folder)
     Traceback (most recent call last):
     saltflat.record.lock.InUseError: ... is in use by process ...
-    >>> lock.release()
     >>> FolderLock(folder).release()
     """
 
@@ -63,6 +62,12 @@ class FolderLock:
                 self.path.unlink(missing_ok=True)  # while we hold it: nobody else can be in between
             os.close(self._handle)
             self._handle = None
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def _holder(self) -> str:
         try:

@@ -72,6 +72,11 @@ def unpacked(content: bytes, name: str = "this file") -> tuple[dict[str, Tensor]
         raise DamagedError(f"{name} cannot be read ({type(error).__name__}: {error}).") from error
 
 
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
 def plain_number(value: float) -> float | str:
     """A number as JSON can hold it: what is not finite becomes a word.
 

@@ -105,12 +105,11 @@ def read_private_key(path: str | Path) -> Ed25519PrivateKey:
     """The private key in a PEM file."""
     ed25519, serialization = _cryptography()
     content = _pem("key", path)
-    key: Ed25519PrivateKey = _loaded(
+    return _loaded(
         lambda: serialization.load_pem_private_key(content, password=None), ed25519.Ed25519PrivateKey,
         "key", path, "an ed25519 private key in PEM, without a password",
         cure="Make one with: saltflat keygen key.pem",
     )  # fmt: skip
-    return key
 
 
 def read_public_key(path: str | Path) -> Ed25519PublicKey:
@@ -120,11 +119,10 @@ def read_public_key(path: str | Path) -> Ed25519PublicKey:
     if b"PRIVATE KEY" in content:
         raise InputError("public_key", str(path), "a public key", problem="is a private key, which nobody else "
                          "should see", cure="Pass the file that ends in .pub.")  # fmt: skip
-    key: Ed25519PublicKey = _loaded(
+    return _loaded(
         lambda: serialization.load_pem_public_key(content), ed25519.Ed25519PublicKey,
         "public_key", path, "an ed25519 public key in PEM",
     )  # fmt: skip
-    return key
 
 
 def _loaded(

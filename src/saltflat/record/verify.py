@@ -23,6 +23,7 @@ from saltflat.record.canonical import (
     DamagedError,
     file_hash,
     fingerprint,
+    no_run,
     parsed,
     read_bounded,
     same,
@@ -30,10 +31,9 @@ from saltflat.record.canonical import (
 )
 from saltflat.record.certificate import FILES, FORMAT, Certificate, certify, sealed
 from saltflat.record.comparing import ROUNDING, differences, figure, is_figure
-from saltflat.record.elsewhere import what_instead
 from saltflat.record.evaluations import FILE as EVALUATIONS
 from saltflat.record.evaluations import composed, evaluation_events, spent_on_evaluations
-from saltflat.record.findings import Accepted, Faults, Noted, NotTried, Verification, judged
+from saltflat.record.findings import Outcome, Verification, judged
 from saltflat.record.ledger import Ledger
 from saltflat.record.public import public_data
 from saltflat.record.selected import recorded_selection, tuned_on
@@ -81,9 +81,7 @@ def verify(
         raise InputError("accept", unknown[0], f"words among {', '.join(get_args(Accept))}")
     folder = Path(path)
     if not any((folder / name).exists() for name in ("plan.json", "ledger.jsonl", "certificate.json")):
-        raise InputError(
-            "folder", str(path), "a folder that saltflat wrote", problem="holds no run", cure=what_instead(folder)
-        )  # fmt: skip
+        raise no_run(folder)
     key = None if public_key is None else signing.read_public_key(public_key)
     return _Verifier(folder, key, head, tuple(accept)).verified()
 
@@ -189,7 +187,7 @@ class _Verifier:
             if name not in FILES
         ]
         if faults:
-            raise Faults(*faults)
+            raise Outcome("failed", *faults)
         known = {*FILES, "certificate.json", "certificate.html", signing.NAME, "lock"}
         beside = sorted(path.name for path in self.folder.iterdir() if path.name not in known)
         return f"beside the run, not looked at: {', '.join(beside[:8])}" if beside else None
@@ -222,7 +220,7 @@ class _Verifier:
         if stated and stated.get("ledger_head") != ledger.head:
             faults.append("its head is not the certificate's: it was cut, or written anew.")
         if faults:
-            raise Faults(*faults)
+            raise Outcome("failed", *faults)
         return None
 
     # --- what they say ----------------------------------------------------------------------------
@@ -249,16 +247,17 @@ class _Verifier:
             self.need(self.certificate, "there is no certificate that claims anything").get("epsilon")
         )
         if claimed < spent * (1 - ROUNDING):
-            raise Faults(f"the certificate claims ε = {claimed:.6g}; {words}.")
+            raise Outcome("failed", f"the certificate claims ε = {claimed:.6g}; {words}.")
         if claimed < plan.epsilon * (1 - ROUNDING):
-            raise Faults(
-                f"the certificate claims ε = {claimed:.6g}, and the whole plan costs {plan.epsilon:.6g}."
+            raise Outcome(
+                "failed",
+                f"the certificate claims ε = {claimed:.6g}, and the whole plan costs {plan.epsilon:.6g}.",
             )
         return words
 
     def check_second(self) -> str | None:
         if "pld" not in self.epsilons:
-            raise NotTried("ε was not computed")
+            raise Outcome("not tried", "ε was not computed")
         plan, ledger = self.need_both()
         found = second_epsilon(merged(ledger.events()), plan.budget.delta)
         self.epsilons["second"] = found
@@ -267,10 +266,10 @@ class _Verifier:
             return "it does not support these releases: privacy loss distributions stand alone here"
         if math.isinf(spent) or math.isinf(found):
             if spent != found:
-                raise Faults(f"it finds ε = {found:.6g}, and the first accountant {spent:.6g}.")
+                raise Outcome("failed", f"it finds ε = {found:.6g}, and the first accountant {spent:.6g}.")
             return None
         if found > spent * (1 + AGREES) + ROUNDING:
-            raise Faults(f"it finds ε = {found:.6g}, and the first accountant only {spent:.6g}.")
+            raise Outcome("failed", f"it finds ε = {found:.6g}, and the first accountant only {spent:.6g}.")
         coarse = spent > found * (1 + AGREES) + ROUNDING
         above = "; the first one's grid is coarse here: it claims more" if coarse else ""
         return f"our own composition by FFT: ε = {found:.6g}{above}"
@@ -292,7 +291,7 @@ class _Verifier:
         if finished is True and plan.averages and "average.safetensors" not in self.hashes:
             faults.append("the plan averages, and there is no average.safetensors.")
         if faults:
-            raise Faults(*faults)
+            raise Outcome("failed", *faults)
         here, there = again["accountant"]["version"], stated["accountant"]["version"]
         return None if here == there else f"computed with dp-accounting {there}, checked with {here}"
 
@@ -315,7 +314,9 @@ class _Verifier:
         for entry, event in zip(stated, evaluation_events(record)):
             cost = epsilon([event], entry["delta"])
             if not cost <= entry["epsilon"] * (1 + ROUNDING):
-                raise Faults(f"entry {entry['entry']} says ε = {entry['epsilon']}, and costs {cost:.6g}.")
+                raise Outcome(
+                    "failed", f"entry {entry['entry']} says ε = {entry['epsilon']}, and costs {cost:.6g}."
+                )
         claimed = figure((self.certificate or {}).get("epsilon"))
         together = composed(spent_on_evaluations(record), (claimed, plan.budget.delta))
         return f"{len(stated)} recorded; training and evaluations: ε = {together[0]:.6g}, δ = {together[1]:g}"
@@ -353,10 +354,14 @@ class _Verifier:
 
     def check_signature(self) -> str | None:
         if not (self.folder / signing.NAME).exists():
-            raise Noted("not signed") if self.key is None else Faults("the certificate is not signed.")
+            if self.key is None:
+                raise Outcome("noted", "not signed")
+            raise Outcome("failed", "the certificate is not signed.")
         signature = signing.Signature.read(read_bounded(self.folder / signing.NAME))
         if self.key is None:
-            raise Noted(f"signed by key {signature.key_fingerprint}, not checked: pass the public key")
+            raise Outcome(
+                "noted", f"signed by key {signature.key_fingerprint}, not checked: pass the public key"
+            )
         if not signature.is_by(self.key, self.content):
             raise DamagedError("the signature is not one of this certificate by this key.")
         return f"signed by key {signature.key_fingerprint}"
@@ -373,7 +378,7 @@ class _Verifier:
 
     def need(self, value: T | None, otherwise: str) -> T:
         if value is None:
-            raise NotTried(otherwise)
+            raise Outcome("not tried", otherwise)
         return value
 
     @property
@@ -387,9 +392,9 @@ class _Verifier:
     def need_agreeing(self) -> tuple[Plan, Ledger]:
         both = self.need_both()
         if not self.agrees:
-            raise NotTried("the ledger does not agree with the plan")
+            raise Outcome("not tried", "the ledger does not agree with the plan")
         return both
 
     def refuse(self, word: str, *reasons: str) -> None:
         """A fault, unless the caller accepts runs of this kind."""
-        raise (Accepted if word in self.accept else Faults)(*reasons)
+        raise Outcome("accepted" if word in self.accept else "failed", *reasons)

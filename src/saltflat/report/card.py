@@ -128,6 +128,7 @@ def _front_matter(data: dict[str, Any]) -> list[str]:
     lines += ["privacy:", *(f"  {key}: {_yaml(data[key])}" for key in told)]
     if result is not None and result["value"] is not None:
         name = data["model"] or data["run"]
+        measured = f"{result['measure']} of the {result['weights']} ({result['covered']})"
         lines += [
             "metrics:",
             f"- {_yaml(result['measure'])}",
@@ -137,13 +138,9 @@ def _front_matter(data: dict[str, Any]) -> list[str]:
             '  - task: {"type": "classification"}',
             f"    dataset: {_yaml({'name': data['data'] or 'unknown', 'type': data['data'] or 'unknown'})}",
             "    metrics:",
-            f"    - {_yaml({'type': result['measure'], 'value': result['value'], 'name': _measured(result)})}",
+            f"    - {_yaml({'type': result['measure'], 'value': result['value'], 'name': measured})}",
         ]
     return [*lines, "---", ""]
-
-
-def _measured(result: dict[str, Any]) -> str:
-    return f"{result['measure']} of the {result['weights']} ({result['covered']})"
 
 
 def _yaml(value: Any) -> str:

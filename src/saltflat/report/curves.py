@@ -10,8 +10,7 @@ from saltflat.errors import is_number
 from saltflat.record.ledger import Ledger
 from saltflat.record.markup import table, text
 from saltflat.report.bars import Bar, row_chart
-from saltflat.report.comparison import summarise
-from saltflat.report.contest import contest
+from saltflat.report.contest import contest, summarise
 from saltflat.report.figures import Chart, Series, claimed, line_chart, number, scrolled, share
 from saltflat.report.groups import Group, Place, figure_in, final, measure_of
 from saltflat.report.spent import MOST_POINTS

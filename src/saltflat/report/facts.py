@@ -168,8 +168,8 @@ def _is_run(path: Path) -> bool:
 def _attempt(read: Callable[[], T]) -> T | None:
     """What was read, or None: the verification has already said what is wrong with the file."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # a plan's own, said when it was made
+        # a plan's own, said when it was made
+        with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
             return read()
     except (
         SaltflatError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError,

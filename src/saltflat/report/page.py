@@ -12,7 +12,7 @@ from saltflat.record.markup import bullets, document, table, text
 from saltflat.record.page import body_of
 from saltflat.report.audits import audit_section
 from saltflat.report.bars import stacked_bar
-from saltflat.report.comparison import deviation_of
+from saltflat.report.contest import deviation_of
 from saltflat.report.curves import comparison, curves, private_evaluations, standings
 from saltflat.report.facts import RunFacts
 from saltflat.report.figures import claimed, number, scrolled, share
@@ -78,7 +78,8 @@ def _verdict(
     if len(runs) > 1:
         parts.append(_overview(runs, costs, verdicts))
     # what is said for a person in the data is said of the run that promises least
-    place = max(range(len(runs)), key=lambda p: (_rank(costs[p]), -p))
+    least = [math.inf if cost.epsilon is None else cost.epsilon for cost in costs]
+    place = max(range(len(runs)), key=lambda p: (least[p], -p))
     run, cost = runs[place], costs[place]
     parts.append("<h3>What this means for a person in the data</h3>")
     if len(runs) > 1:
@@ -91,10 +92,6 @@ def _verdict(
         parts.append(f"<p>{text(words)}</p>")
     parts += ["<h3>What is not covered</h3>", bullets(not_covered(run))]
     return parts
-
-
-def _rank(cost: Spent) -> float:
-    return math.inf if cost.epsilon is None else cost.epsilon
 
 
 def _box(verdict: Verdict) -> str:

@@ -15,9 +15,15 @@ from saltflat.synthesis.evaluate import Measures, Quality, evaluate
 from saltflat.synthesis.folder import SynthesisFolder
 from saltflat.synthesis.guidance import Discriminator, DiscriminatorSettings, train_discriminator
 from saltflat.synthesis.model import Synthesizer
-from saltflat.synthesis.precondition import Denoiser, denoising_loss, loss_weight, noise_schedule, scaling
+from saltflat.synthesis.precondition import (
+    Denoiser,
+    denoising_loss,
+    heun,
+    loss_weight,
+    noise_schedule,
+    scaling,
+)
 from saltflat.synthesis.sample import read_samples, sample
-from saltflat.synthesis.sampler import heun
 from saltflat.synthesis.settings import Settings, settings_for
 from saltflat.synthesis.train import resume, train
 from saltflat.synthesis.unet import SIZES, UNet

@@ -31,7 +31,7 @@ from saltflat.data.shared_rows import rows_hash
 from saltflat.errors import InputError
 from saltflat.record.atomic import clear_partials, write_whole
 from saltflat.record.canonical import DamagedError, parsed, spelled
-from saltflat.record.packed import packed, unpacked
+from saltflat.record.packed import packed, under, unpacked
 from saltflat.synthesis.model import Frame, Synthesizer
 from saltflat.synthesis.settings import Settings
 
@@ -145,7 +145,7 @@ class SynthesisFolder:
         tensors, state = found
         frame = self.frame()
         model = frame.build(seed=0)
-        model.load_state_dict(part(tensors, "ema."))
+        model.load_state_dict(under("ema.", tensors))
         origin = {"public": facts["public"], "trained_steps": state["step"], "settings": facts["settings"]}
         return Synthesizer(model.to(device).eval().requires_grad_(False), frame, origin)
 
@@ -153,11 +153,6 @@ class SynthesisFolder:
         """Where the picture of samples after a step goes."""
         (self.path / GRIDS).mkdir(exist_ok=True)
         return self.path / GRIDS / f"step-{step:07d}.png"
-
-
-def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin so, by the rest of their names."""
-    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def npz(arrays: dict[str, NDArray[Any]]) -> bytes:

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from saltflat.errors import InputError, check_count, check_positive
 from saltflat.synthesis.augment import CHANGES, Augmentation
 from saltflat.synthesis.chance import descend, drawing, stream
-from saltflat.synthesis.precondition import SIGMA_MAX, SIGMA_MIN, scaling
-from saltflat.synthesis.sampler import Guide
+from saltflat.synthesis.precondition import SIGMA_MAX, SIGMA_MIN, Guide, scaling
 from saltflat.synthesis.unet import Conditioning, Encoder, norm, size_by_name
 
 LIMIT = math.log((1 - 1e-5) / 1e-5)  # p is cut off at 1e-5 and 1 - 1e-5: beyond, there is no push
@@ -153,8 +152,7 @@ def _told(model: Discriminator, images: Tensor, labels: Tensor, most: float = SI
     """What it says of images with noise on them, at levels up to ``most`` that are spread evenly over ln σ."""
     low, high = math.log(SIGMA_MIN), math.log(most)
     sigma = (low + (high - low) * torch.rand(len(images), 1, 1, 1)).exp()
-    told: Tensor = model(images + sigma * torch.randn_like(images), sigma, labels)
-    return told
+    return model(images + sigma * torch.randn_like(images), sigma, labels)
 
 
 @torch.no_grad()

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from saltflat.errors import InputError
 from saltflat.synthesis.chance import drawing
-from saltflat.synthesis.precondition import SIGMA_DATA, Denoiser
-from saltflat.synthesis.sampler import Guide, heun
+from saltflat.synthesis.precondition import SIGMA_DATA, Denoiser, Guide, heun
 from saltflat.synthesis.unet import UNet, check_image, size_by_name
 
 _INITIAL, _SAMPLES = 1, 2  # streams of seeds; those of training steps follow in train.py

@@ -1,16 +1,21 @@
-"""EDM's preconditioning, noise levels and loss (Karras, Aittala, Aila, Laine 2022, Table 1).
+"""EDM's preconditioning, noise levels, loss and sampler (Karras, Aittala, Aila, Laine 2022, Table 1, Algorithm 1).
 
 The network F never sees a noisy image as it is, and never predicts the clean one directly: input, output and skip
-are scaled so that both have unit variance at every noise level σ.
+are scaled so that both have unit variance at every noise level σ. The sampler follows the probability flow of any
+function that gives the expected clean image at a noise level, an exact one too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+
+from saltflat.errors import check_count
 
 SIGMA_DATA = 0.5
 SIGMA_MIN, SIGMA_MAX = 0.002, 80.0
@@ -103,3 +108,41 @@ def noise_schedule(steps: int) -> Tensor:
     high, low = math.pow(SIGMA_MAX, 1 / RHO), math.pow(SIGMA_MIN, 1 / RHO)
     levels = (high + torch.arange(steps, dtype=torch.float64) / (steps - 1) * (low - high)) ** RHO
     return torch.cat([levels, torch.zeros(1, dtype=torch.float64)])
+
+
+Denoise = Callable[[Tensor, Tensor], Tensor]
+"""From noisy images and their noise level (one number a row) to expected clean images."""
+Guide = Callable[[Tensor, Tensor], Tensor]
+"""From noisy images and their noise level to ∇ₓ log(p/(1-p)) of a discriminator."""
+
+
+def heun(
+    denoise: Denoise, noise: Tensor, *, steps: int = 18, guide: Guide | None = None, weight: float = 0.0
+) -> Tensor:
+    """Images from standard normal ``noise``: an Euler step and its correction at each level, none on the last.
+
+    ``guide`` with ``weight`` w_d adds discriminator guidance (Kim et al. 2023): d = (x - D)/σ - w_d σ ∇ log(p/(1-p)).
+    The state is held in float64, because σ_max = 80 leaves few digits to small details.
+
+    >>> at_the_origin = lambda x, sigma: torch.zeros_like(x)       # all of the data is one point
+    >>> float(heun(at_the_origin, torch.ones(1, 1, 1, 1)).abs().max()) < 1e-6
+    True
+    """
+    check_count("steps", steps)
+    levels = noise_schedule(steps).to(noise.device)
+    x = noise.double() * levels[0]
+    rows = torch.ones(len(x), 1, 1, 1, dtype=x.dtype, device=x.device)
+
+    def slope(at: Tensor, sigma: Tensor) -> Tensor:
+        found = (at - denoise(at, rows * sigma).double()) / sigma
+        if guide is not None and weight:
+            found = found - weight * sigma * guide(at, rows * sigma).double()
+        return found
+
+    for now, following in pairwise(levels):
+        first = slope(x, now)
+        there = x + (following - now) * first
+        if following > 0:
+            there = x + (following - now) * (first + slope(there, following)) / 2
+        x = there
+    return x

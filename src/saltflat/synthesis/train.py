@@ -21,8 +21,9 @@ from torch import Tensor
 from saltflat.data import Examples
 from saltflat.errors import InputError, MissingDependencyError, SaltflatError, check_count, is_number
 from saltflat.record.lock import FolderLock
+from saltflat.record.packed import under
 from saltflat.synthesis.chance import drawing, stream
-from saltflat.synthesis.folder import SynthesisFolder, part, refuse_private
+from saltflat.synthesis.folder import SynthesisFolder, refuse_private
 from saltflat.synthesis.model import Frame, Synthesizer, balanced_labels
 from saltflat.synthesis.pictures import grid
 from saltflat.synthesis.precondition import denoising_loss
@@ -107,8 +108,8 @@ class Trainer:
 
     def restore(self, tensors: dict[str, Tensor], step: int) -> None:
         """Go on from what `tensors` gave after ``step`` steps."""
-        self.model.load_state_dict(part(tensors, "model."))
-        self.average.load_state_dict(part(tensors, "ema."))
+        self.model.load_state_dict(under("model.", tensors))
+        self.average.load_state_dict(under("ema.", tensors))
         for name, parameter in self.model.named_parameters():
             moments = {  # in the weights' own layout
                 key: torch.empty_like(parameter).copy_(tensors[f"adam.{key}.{name}"])
@@ -176,12 +177,9 @@ def train(
             cure="Go on with it (--resume; saltflat.synthesis.resume), or choose another folder.",
         )  # fmt: skip
     folder.path.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(folder.path)
-    try:
+    with FolderLock(folder.path):
         folder.begin(settings, frame, public, rows, source or {})
         return _run(trainer, folder, [], checkpoint_every, grids, progress)
-    finally:
-        lock.release()
 
 
 def resume(
@@ -198,8 +196,7 @@ def resume(
     folder = SynthesisFolder(out)
     settings = folder.settings()
     settings = settings if steps is None else replace(settings, steps=steps)
-    lock = FolderLock(folder.path)
-    try:
+    with FolderLock(folder.path):
         trainer = Trainer(settings, folder.frame(), folder.public(), device)
         found, history = folder.load(), []
         if found is not None:
@@ -207,8 +204,6 @@ def resume(
             trainer.restore(tensors, int(state["step"]))
             history = state["history"]
         return _run(trainer, folder, history, checkpoint_every, grids, progress)
-    finally:
-        lock.release()
 
 
 def _run(

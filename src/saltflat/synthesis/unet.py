@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saltflat.errors import InputError, nearest
+from saltflat.errors import InputError, check_known
 from saltflat.synthesis.augment import CHANGES
 
 SKIP = math.sqrt(0.5)  # a sum of two parts of unit variance keeps unit variance
@@ -53,8 +53,7 @@ SIZES = {
 
 def size_by_name(name: str) -> Size:
     """One of `SIZES`."""
-    if name not in SIZES:
-        raise InputError("size", name, "the name of a size", cure=nearest(str(name), list(SIZES)))
+    check_known("size", name, SIZES, "the name of a size")
     return SIZES[name]
 
 

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from saltflat.engine import clipping as clipping_functions
 from saltflat.engine.clipping import ClippingFunction
-from saltflat.mechanism.count import GRID, noised_count
 from saltflat.mechanism.exact import Grid, noised_on_grid
-from saltflat.mechanism.noise import gaussian, noised
+from saltflat.mechanism.noise import GRID, gaussian, noised, noised_count
 from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, Randomness
 from saltflat.mechanism.sampling import check_rows, draw
 from saltflat.mechanism.streams import CryptographicStream

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from saltflat.data.people import People
 from saltflat.data.source import Examples, Source, Surveyed, as_source
 from saltflat.engine.batch import LossFunction
-from saltflat.errors import InputError, PrivacyWarning, nearest
+from saltflat.errors import InputError, PrivacyWarning, check_arguments
 from saltflat.mechanism.randomness import check_tier
 from saltflat.plan import Plan
 from saltflat.ranks.group import several
@@ -23,12 +23,7 @@ from saltflat.training.losses import check_targets, default_loss
 
 def check_settings(settings: Any, known: Any) -> None:
     """Refuse arguments that ``known`` (a TypedDict) has not, and values of those that all runs share."""
-    unknown = [key for key in settings if key not in known.__annotations__]
-    if unknown:
-        raise InputError(
-            unknown[0], settings.get(unknown[0]), "a known argument",
-            cure=nearest(unknown[0], list(known.__annotations__)),
-        )  # fmt: skip
+    check_arguments(settings, known)
     out, resume = settings.get("out"), settings.get("resume")
     if out is not None and resume is not None:
         raise InputError(

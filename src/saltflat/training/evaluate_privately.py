@@ -21,7 +21,7 @@ from saltflat.data.source import Source, as_source, map_tensors
 from saltflat.engine.calling import call_model
 from saltflat.engine.probe import refuse_if_mixed
 from saltflat.errors import InputError, PrivacyWarning, check_count
-from saltflat.mechanism.count import SENSITIVITY, centred_sum, noised_count
+from saltflat.mechanism.noise import SENSITIVITY, centred_sum, noised_count
 from saltflat.mechanism.randomness import TIER_EXACT, TIER_FAST, Randomness, check_tier
 from saltflat.plan import Budget
 from saltflat.plan.budget import Unit
@@ -154,7 +154,8 @@ def evaluate_privately(
     charged = opened(account)
     if charged is not None:
         charged.check([charge], "This evaluation")
-    where = torch.device(device) if device is not None else _device_of(module)
+    own = next((p.device for p in module.parameters()), "cpu")
+    where = torch.device(own if device is None else device)
     with evaluating(module.to(where)), with_weights(module, run.average if average and run else None):
         _check_model(module, source, where)
         at_once = 1 if randomness == TIER_EXACT else BATCH  # there, every unit is asked by itself
@@ -264,10 +265,6 @@ def _weights_hash(run: Run | None, average: bool) -> str | None:
         return None
     found = run.certificate.data.get("files", {}).get(f"{'average' if average else 'weights'}.safetensors")
     return None if found is None else str(found)
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 @contextmanager

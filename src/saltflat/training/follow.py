@@ -22,8 +22,7 @@ from saltflat.engine.frame import Frame
 from saltflat.errors import LostRankError, PrivacyWarning, SaltflatError
 from saltflat.mechanism.exact import Grid
 from saltflat.plan import Plan
-from saltflat.ranks.group import Group
-from saltflat.ranks.shards import own_part, shard
+from saltflat.ranks.group import Group, own_part, shard
 from saltflat.ranks.stopping import ending_in_order
 from saltflat.record.certificate import Certificate
 from saltflat.training.evaluate import tally
@@ -38,8 +37,8 @@ def follow(
 ) -> Run:
     """Take part in the run that the leader of the group keeps; returns its result, the same on every rank."""
     try:
-        with ending_in_order(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # the leader says it
+        # the leader says it
+        with ending_in_order(), warnings.catch_warnings(action="ignore", category=PrivacyWarning):
             opening = json.loads(group.text())
             _refuse(opening)
             if opening["plan"] is None:

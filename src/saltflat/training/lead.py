@@ -22,8 +22,7 @@ from saltflat.errors import InputError, LostRankError, SaltflatError
 from saltflat.mechanism.exact import Grid
 from saltflat.mechanism.randomness import TIER_EXACT
 from saltflat.plan import Plan
-from saltflat.ranks.group import Group, several
-from saltflat.ranks.shards import own_part, shard
+from saltflat.ranks.group import Group, own_part, several, shard
 from saltflat.ranks.stopping import ending_in_order, undisturbed
 from saltflat.training.evaluate import figures, tally
 from saltflat.training.sums import Sum, Sums

@@ -20,7 +20,7 @@ from saltflat.mechanism.randomness import TIER_EXACT
 from saltflat.mechanism.sampling import check_rows
 from saltflat.methods.multiplicity import views_of
 from saltflat.plan import Multiplicity, Plan
-from saltflat.ranks.shards import shard
+from saltflat.ranks.group import shard
 from saltflat.record.ledger import Ledger
 from saltflat.training.alone import clipped_alone
 from saltflat.training.build import build_mechanism

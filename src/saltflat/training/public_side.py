@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from saltflat.data.people import units_of
+from saltflat.data.shared_rows import refuse_private
 from saltflat.data.source import Examples, Source, as_source, tensors_in
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.calling import call_model
@@ -163,15 +164,10 @@ def check_public(plan: Plan, public: Any) -> None:
         check_not_private(public)
 
 
-def check_not_private(rows: Any, argument: str = "public", *, declared: bool = False, cure: str = "") -> None:
-    """Refuse rows that are marked private; where they must be ``declared`` public, also those that say nothing."""
-    marked = isinstance(rows, Examples)
-    if (declared and not marked) or (marked and rows.provenance == "private"):
-        raise InputError(
-            argument, "private data", "rows whose provenance is public or synthetic",
-            problem="is given where public data is needed",
-            cure=f"Declare it when loading: provenance='public'. {cure}".rstrip(),
-        )  # fmt: skip
+def check_not_private(rows: Any) -> None:
+    """Refuse rows that are marked private; those that say nothing are public on the caller's word."""
+    if isinstance(rows, Examples):
+        refuse_private(rows, "public", "and is given where public data is needed")
 
 
 def listed(plan: Plan, public: Any, facts: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -115,7 +115,6 @@ def rebuilt_as(spec: Any) -> nn.Module:
     from saltflat.models import build
 
     try:
-        model: nn.Module = build(spec["name"], **spec["overrides"])
+        return build(spec["name"], **spec["overrides"])
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise DamagedError(f"model.json does not describe a model ({error}).") from error
-    return model

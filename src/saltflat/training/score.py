@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from saltflat.data.people import People, units_of
 from saltflat.data.source import Examples, Source, as_source
 from saltflat.engine.calling import call_model
-from saltflat.errors import InputError
-from saltflat.mechanism.count import noised_count
+from saltflat.errors import InputError, check_share
 from saltflat.mechanism.exact import Grid
+from saltflat.mechanism.noise import noised_count
 from saltflat.mechanism.randomness import Randomness
 from saltflat.mechanism.sampling import draw
 from saltflat.mechanism.streams import CryptographicStream
@@ -30,8 +30,7 @@ def held_out(
     Guarantees: the side of a unit does not depend on the other units, nor on how many there are. All rows of
     a person are on one side.
     """
-    if isinstance(fraction, bool) or not isinstance(fraction, float) or not 0 < fraction < 1:
-        raise InputError("validation_fraction", fraction, "0 < validation_fraction < 1", cure="0.1 is usual.")
+    check_share("validation_fraction", fraction, cure="0.1 is usual.")
     source = as_source(data)
     if not isinstance(source, Examples):
         raise InputError(

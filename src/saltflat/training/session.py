@@ -72,8 +72,7 @@ class Session:
     def seed(self, given: int | None) -> int | None:
         """The seed of a test run: as given, or as it was when a run that goes on was started."""
         keeper = self.loop.keeper
-        stored: int | None = given if keeper is None else keeper.setup["seed"]
-        return stored
+        return given if keeper is None else keeper.setup["seed"]
 
     def close(self, *, finished: bool) -> Certificate:
         """Write weights, average and certificate. A run that stopped early is certified at the whole plan's ε,

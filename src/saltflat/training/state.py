@@ -19,7 +19,7 @@ from torch import Tensor
 from saltflat.errors import InputError
 from saltflat.methods.ascent import Plateau
 from saltflat.record.canonical import DamagedError
-from saltflat.record.packed import number_from, plain_number
+from saltflat.record.packed import number_from, plain_number, under
 from saltflat.training.step import Loop, Released
 
 Tensors = dict[str, Tensor]
@@ -72,7 +72,7 @@ def restore(loop: Loop, tensors: Mapping[str, Tensor], facts: Mapping[str, Any])
         raise DamagedError(
             f"checkpoint/state.safetensors does not hold the state of this run ({type(error).__name__}: {error})."
         ) from error
-    loop.model.load_state_dict(_under("model/", tensors))
+    loop.model.load_state_dict(under("model/", tensors))
     loop.position, loop.clip_norms.scale = position, scale
     loop.average.average, loop.average.count = families.pop("average", None), count
     moment = families.pop("moment", None)
@@ -124,7 +124,7 @@ def restore_generators(loop: Loop, tensors: Mapping[str, Tensor]) -> None:
     """Go on drawing as a seeded test run would have."""
     if not loop.mechanism.randomness.seeded:
         return
-    held = _under("generator/", tensors)
+    held = under("generator/", tensors)
     try:
         torch.set_rng_state(held.pop("torch"))
         if (cuda := held.pop("cuda", None)) is not None:
@@ -154,11 +154,6 @@ def _kept(loop: Loop) -> dict[str, Tensors]:
     return {} if loop.asked is None else loop.asked.kept
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors whose names begin so, by the rest of their names."""
-    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
-
-
 def _family(loop: Loop, family: str, tensors: Mapping[str, Tensor]) -> Tensors:
     """One tensor for each trainable weight, of its shape and type, on its device."""
     result = {}
@@ -178,7 +173,7 @@ def _plateau(stored: Mapping[str, Any]) -> Plateau:
 
 def _check_model(loop: Loop, tensors: Mapping[str, Tensor]) -> None:
     """Refuse a model that is not the one of the run, by the first name that differs."""
-    stored = {name: _form(value) for name, value in _under("model/", tensors).items()}
+    stored = {name: _form(value) for name, value in under("model/", tensors).items()}
     here = {name: _form(value) for name, value in loop.model.state_dict().items()}
     for name in sorted(stored.keys() | here.keys()):
         if stored.get(name) != here.get(name):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from saltflat.data.source import Source, Surveyed, as_source
 from saltflat.engine.batch import LossFunction
 from saltflat.engine.frame import Frame
-from saltflat.errors import InputError, nearest
+from saltflat.errors import InputError, check_known
 from saltflat.methods import optimizers
 from saltflat.methods.ascent import AscentState, displaced
 from saltflat.methods.averaging import AverageState
@@ -44,8 +44,7 @@ def named_schedule(schedule: Schedule | str | None) -> Schedule | None:
     """A schedule by its name, or the user's own."""
     if not isinstance(schedule, str):
         return schedule
-    if schedule not in SCHEDULES:
-        raise InputError("schedule", schedule, "a known schedule", cure=nearest(schedule, list(SCHEDULES)))
+    check_known("schedule", schedule, SCHEDULES, "a known schedule")
     return SCHEDULES[schedule]
 
 

@@ -137,8 +137,8 @@ class Trials:
         best: tuple[int, float, Session] | None = None
         for turn in range(draw_repetitions(self.tuning.repetitions, self.stream)):
             number = draw_candidate(len(self.tuning.plans), self.stream)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # said in the rehearsal; once a trial would tell their number
+            # said in the rehearsal; once a trial would tell their number
+            with warnings.catch_warnings(action="ignore"):
                 session = self._session(self.tuning.plans[number], turn)
                 for _ in session.loop:
                     pass

@@ -19,7 +19,7 @@ from torch import nn
 from saltflat import plans
 from saltflat.accounting.selection import Law, Repetitions
 from saltflat.data.people import People
-from saltflat.data.shared_rows import refuse_shared_rows
+from saltflat.data.shared_rows import refuse_private, refuse_shared_rows
 from saltflat.data.source import Examples, as_source
 from saltflat.errors import InputError, PrivacyWarning, check_count
 from saltflat.mechanism.streams import CryptographicStream
@@ -29,7 +29,6 @@ from saltflat.plans.defaults import choose_epochs
 from saltflat.record.folder import RunFolder
 from saltflat.training.checks import check_alone, check_population, check_seed, units_in
 from saltflat.training.fit import fit
-from saltflat.training.public_side import check_not_private
 from saltflat.training.score import held_out, right_answers
 from saltflat.training.trials import ModelOrMaker, Trials, TrialSettings, Tuned, made
 
@@ -102,9 +101,8 @@ def tune(
         check_count("population", population if population is not None else 0)
         settings["epochs"] = choose_epochs(epsilon, settings["population"], count)[0]
     for argument, rows in (("validation", validation), ("proxy", proxy)):
-        if rows is not None:  # its scores are exact, and shown
-            cure = "Private rows are held out by validation_fraction."
-            check_not_private(rows, argument, declared=True, cure=cure)
+        if rows is not None:
+            refuse_private(rows, argument, "and scores on it are exact (private rows: validation_fraction)")
             refuse_shared_rows(data, rows, argument)
     if proxy is not None:
         solved = [_plan(method, point, settings | {"epsilon": epsilon, "delta": delta}) for point in points]
@@ -223,8 +221,8 @@ def _searched(
         trial = plan.changed(
             sampling=Poisson(len(rows), size), phases=phases, budget=replace(plan.budget, unit="example")
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # public rows need no budget, and none is claimed
+        # public rows need no budget, and none is claimed
+        with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
             run = fit(made(model), rows, trial, seed=seed, progress=False, **shared)
         device = next(run.model.parameters()).device
         scores.append(dict(point) | {"score": float(right_answers(run.model, validation, device).mean())})

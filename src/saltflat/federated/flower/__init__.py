@@ -8,8 +8,7 @@ Without Flower these modules can be imported and say what to install when they a
 from saltflat.federated.flower.client_app import client_app
 from saltflat.federated.flower.deployment import Deployment
 from saltflat.federated.flower.engine import FlowerEngine
-from saltflat.federated.flower.job import Job
-from saltflat.federated.flower.project import write_project
+from saltflat.federated.flower.job import Job, write_project
 from saltflat.federated.flower.server_app import server_app
 
 __all__ = ["Deployment", "FlowerEngine", "Job", "client_app", "server_app", "write_project"]

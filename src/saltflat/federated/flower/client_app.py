@@ -13,9 +13,8 @@ import torch
 
 from saltflat.errors import InputError
 from saltflat.federated.clients import Clients
-from saltflat.federated.flower.job import Job
+from saltflat.federated.flower.job import Job, check_installed, is_installed
 from saltflat.federated.flower.messages import pack_answers, read_task
-from saltflat.federated.flower.needed import check_installed, is_installed
 from saltflat.federated.simulation import Simulation
 from saltflat.training.losses import default_loss
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saltflat.errors import SaltflatError, check_count
-from saltflat.federated.flower.needed import check_installed
+from saltflat.federated.flower.job import check_installed
 from saltflat.ranks.stopping import undisturbed
 
 START = 180.0

@@ -13,8 +13,8 @@ from typing import Any
 
 from saltflat.engine.batch import LossFunction
 from saltflat.errors import InputError, SaltflatError, check_count, check_positive
+from saltflat.federated.flower.job import check_installed
 from saltflat.federated.flower.messages import pack_task, read_answers
-from saltflat.federated.flower.needed import check_installed
 from saltflat.federated.protocol import Answer, Task
 
 TIMEOUT = 600.0

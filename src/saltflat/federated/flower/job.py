@@ -1,19 +1,23 @@
-"""What a Flower run is told: a plan, a model and words, as the flat values of its run configuration."""
+"""What a Flower run is told: a plan, a model and words, as the flat values of its run configuration; the folder that
+`flwr run` takes, with one pyproject.toml that names our apps and holds the job; and whether Flower is there.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from torch import nn
 
+from saltflat import __version__
 from saltflat.data import DataSet
-from saltflat.errors import InputError
-from saltflat.federated.clients import Clients
-from saltflat.federated.dealt import clients_for, load_rows
+from saltflat.errors import InputError, MissingDependencyError
+from saltflat.federated.clients import Clients, clients_for, load_rows
 from saltflat.models import build
 from saltflat.plan import Plan
 
@@ -76,12 +80,11 @@ class Job:
     def model(self) -> nn.Module:
         """The model, freshly initialised."""
         try:
-            built: nn.Module = build(self.spec["name"], **self.spec["overrides"])
+            return build(self.spec["name"], **self.spec["overrides"])
         except (KeyError, TypeError) as error:
             raise InputError(
                 "model", str(self.spec), "a model of saltflat", problem=f"failed: {error}"
             ) from error
-        return built
 
     def data(self) -> DataSet:
         """The rows on this machine."""
@@ -90,3 +93,68 @@ class Job:
     def clients(self, data: DataSet) -> Clients:
         """The rows of this machine, dealt out."""
         return clients_for(data, self.words)
+
+
+def is_installed() -> bool:
+    """Whether the package flwr can be imported."""
+    return find_spec("flwr") is not None
+
+
+def check_installed() -> None:
+    """Say what to install where Flower is missing."""
+    if not is_installed():
+        raise MissingDependencyError("flwr", "rounds over a Flower network", "federated")
+
+
+HOME = "saltflat.federated.flower"
+
+
+def write_project(folder: str | Path, job: Job) -> Path:
+    """Write the app of a job into a new folder; returns the folder.
+
+    The code is that of the installed saltflat, on the server's machine and on every node; the folder holds the
+    settings. It holds no rows.
+    """
+    where = Path(folder)
+    try:
+        if where.exists() and (not where.is_dir() or any(where.iterdir())):
+            raise InputError(
+                "app", str(where), "a new or empty folder for the Flower app", problem="is there already"
+            )
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            "app", str(where), "a folder that can be written to",
+            problem=f"cannot be made ({error.strerror or error})",
+        ) from error  # fmt: skip
+    about: dict[str, Any] = {
+        "project": {
+            "name": "saltflat-run",
+            "version": "1.0.0",
+            "description": f"A run of saltflat {__version__} over clients",
+            "license": "Apache-2.0",
+            "dependencies": [f"saltflat[federated]=={__version__}"],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "saltflat",
+                    "components": {
+                        "serverapp": f"{HOME}.server_app:app",
+                        "clientapp": f"{HOME}.client_app:app",
+                    },
+                    "config": job.config(),
+                }
+            }
+        },
+    }
+    (where / "pyproject.toml").write_text(tomli_w.dumps(about), encoding="utf-8")
+    (where / "README.md").write_text(README, encoding="utf-8")
+    return where
+
+
+README = """# A run of saltflat on Flower
+
+Start it with `flwr run . NAME --stream`, where NAME is a SuperLink of your Flower configuration. The words under
+`[tool.flwr.app.config]` can be set anew: `flwr run . NAME --run-config "out='/srv/runs/first'"`.
+"""

@@ -15,8 +15,7 @@ import torch
 from saltflat.errors import SaltflatError
 from saltflat.federated.diagnostics import Diagnostics
 from saltflat.federated.flower.engine import TIMEOUT, FlowerEngine
-from saltflat.federated.flower.job import Job
-from saltflat.federated.flower.needed import check_installed, is_installed
+from saltflat.federated.flower.job import Job, check_installed, is_installed
 from saltflat.federated.run import federate
 from saltflat.record.account import Account
 from saltflat.record.folder import RunFolder

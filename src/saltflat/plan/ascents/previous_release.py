@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saltflat.errors import InputError, is_number
+from saltflat.errors import check_share
 from saltflat.plan.ascents.ascent import Ascent, Memory, Vectors
 from saltflat.plan.parts import check_kind, check_rho
 
@@ -26,8 +26,7 @@ class PreviousRelease(Ascent):
 
     def __post_init__(self) -> None:
         check_rho(self.rho)
-        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
-            raise InputError("momentum", self.momentum, "0 <= momentum < 1")
+        check_share("momentum", self.momentum, zero=True)
         check_kind("automatic", self.automatic, bool)
 
     def __str__(self) -> str:

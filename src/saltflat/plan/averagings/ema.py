@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saltflat.errors import InputError, is_number
+from saltflat.errors import check_share
 from saltflat.plan.averagings.averaging import Averaging
 
 
@@ -17,8 +17,7 @@ class Ema(Averaging):
     kind = "ema"
 
     def __post_init__(self) -> None:
-        if not is_number(self.decay) or not 0 <= self.decay < 1:
-            raise InputError("decay", self.decay, "0 <= decay < 1")
+        check_share("decay", self.decay, zero=True)
 
     def __str__(self) -> str:
         return f"EMA, decay {self.decay:g}"

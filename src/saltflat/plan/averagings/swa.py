@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saltflat.errors import InputError, check_count, is_number
+from saltflat.errors import check_count, check_share
 from saltflat.plan.averagings.averaging import Averaging
 
 
@@ -18,8 +18,7 @@ class Swa(Averaging):
     kind = "swa"
 
     def __post_init__(self) -> None:
-        if not is_number(self.start) or not 0 <= self.start < 1:
-            raise InputError("start", self.start, "0 <= start < 1, a fraction of the plan's steps")
+        check_share("start", self.start, zero=True, what="a fraction of the plan's steps")
         check_count("every", self.every)
 
     def __str__(self) -> str:
