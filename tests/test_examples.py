@@ -23,11 +23,13 @@ SAYS = {
     "own_loop": "the plan's ε = 3.000",
     "own_model": "mixing         direct (derived weight)",
     "people": "when one person is added or removed",
+    "spiral": "share of the sparse outside kept",
     "synthesis": "public rows among the private ones: 0",
     "text_encoder": "lora: 335,626 of",
     "verify": "after one bit was changed: files failed",
 }
-SLOW = {"compose", "federated", "own_model", "people", "synthesis", "text_encoder"}
+SLOW = {"compose", "federated", "own_model", "people", "spiral", "synthesis", "text_encoder"}
+PICTURES = {"spiral": ["spiral.png"]}
 SHORTER = {"text_encoder": ["--steps", "1"]}  # what takes minutes is run for one step
 
 
@@ -44,6 +46,8 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert SAYS[example.stem] in done.stdout
+    for picture in PICTURES.get(example.stem, []):
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG"), f"{picture} is a picture"
     assert len(example.read_text(encoding="utf-8").splitlines()) <= 50, "an example fits on one screen"
 
 

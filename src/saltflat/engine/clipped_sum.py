@@ -206,7 +206,7 @@ def _in_turns(
         facts.one_lane = models is None
     if many > 1 and not facts.one_lane:
         size = _size(wanted, facts, many)
-        parts = list(micro_batches(units, size, many, batch.each))
+        parts = list(micro_batches(units, size, many, batch.each, few_sizes=True))
         stop = threading.Event()
         company = [
             adder(replace(batch, model=model, in_company=True)).at_weights_of(model) for model in models or ()
@@ -218,7 +218,8 @@ def _in_turns(
             ]
         except lanes.SharedRowsError:
             facts.one_lane = True
-    return [first.add_all(list(micro_batches(units, _size(wanted, facts, 1), 1, batch.each)))]
+    few_sizes = not facts.is_small(units)
+    return [first.add_all(list(micro_batches(units, _size(wanted, facts, 1), 1, batch.each, few_sizes)))]
 
 
 def _size(wanted: int | None, facts: Facts, many: int) -> int:
@@ -285,15 +286,27 @@ def add_to(sums: dict[K, Tensor], more: Mapping[K, Tensor]) -> None:
         sums[key] = sums[key].add_(value) if key in sums else value
 
 
-def micro_batches(units: int, size: int, many: int, each: int) -> Iterator[slice]:
-    """Consecutive slices of rows: of one size as long as all lanes get one, and the rest in equal shares."""
+def micro_batches(units: int, size: int, many: int, each: int, few_sizes: bool) -> Iterator[slice]:
+    """Consecutive slices of rows: of one size as long as all lanes get one, and the rest in equal shares.
+
+    With ``few_sizes`` the rest goes by the three leading binary digits of a share, twice or so. A library of
+    convolutions keeps a kernel for every number of rows that it meets, and blocks of ever new sizes tear the heap:
+    over batches of random size, memory grew to three times what one of them needs.
+
+    >>> [part.stop - part.start for part in micro_batches(190, 64, 2, 1, few_sizes=True)]
+    [64, 64, 28, 28, 3, 3]
+    """
     start = 0
-    while units - start >= size * many:
+    while rest := units - start:
+        share = min(size, rest // many)
+        if few_sizes and 8 <= share < size:
+            share = share >> share.bit_length() - 3 << share.bit_length() - 3
+        elif share < size:
+            break
         for _ in range(many):
-            yield slice(start * each, (start + size) * each)
-            start += size
-    rest = units - start
-    pieces = min(rest, many * max(1, -(-rest // (size * many))))
+            yield slice(start * each, (start + share) * each)
+            start += share
+    pieces = min(rest, many)
     for i in range(pieces):
         stop = start + rest // pieces + (i < rest % pieces)
         yield slice(start * each, stop * each)

@@ -1,24 +1,22 @@
-"""What few public points do to samples made from them, in a plane where one can look: dense regions are matched or
-overstated, sparse ones forgotten. Section 4.1 and appendix D.1 of the public-data paper, and its picture.
+"""A toy: points on two arms of a spiral, dense at the centre and sparse outside, and a small diffusion model of them.
 
-    python benchmarks/public/spiral.py          seconds, into ./spiral.png
-    python benchmarks/public/spiral.py 8000     the picture of docs/public.md
+What few public points do to samples made from them, in a plane where one can look: dense regions are matched or
+overstated, sparse ones forgotten. Section 4.1 and appendix D.1 of the public-data paper.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from saltflat.data.shared_rows import declared
+from saltflat.data.shared_rows import declared, refuse_private
 from saltflat.data.source import Examples
+from saltflat.errors import check_count
 
-SIZES, COLOURS = (100, 250, 2500), ("#0072b2", "#d55e00")
 TURNS = 1.25
 WIDTH = 0.035
 STEPS = 20
@@ -28,7 +26,13 @@ RATE = 5e-3
 
 
 def spiral(points: int, seed: int = 0) -> Examples:
-    """Points on two arms whose radius grows with the angle; the density falls linearly from the centre outwards."""
+    """Points on two arms whose radius grows with the angle; the density falls linearly from the centre outwards.
+
+    >>> rows = spiral(6)
+    >>> rows.inputs.shape, rows.targets.tolist(), rows.provenance
+    (torch.Size([6, 2]), [0, 1, 0, 1, 0, 1], 'public')
+    """
+    check_count("points", points)
     generator = torch.Generator().manual_seed(seed)
     along = 1 - (1 - torch.rand(points, generator=generator)).sqrt()  # density 2 (1 - along)
     arm = torch.arange(points) % 2
@@ -40,7 +44,11 @@ def spiral(points: int, seed: int = 0) -> Examples:
 
 
 def share_along(points: Tensor, bins: int = 6) -> Tensor:
-    """The share of the points in each of ``bins`` stretches from the centre outwards."""
+    """The share of the points in each of ``bins`` stretches from the centre outwards.
+
+    >>> share_along(spiral(5000).inputs, 2)
+    tensor([0.76..., 0.23...], dtype=torch.float64)
+    """
     along = (torch.linalg.vector_norm(points, dim=1) - 0.15).clamp(0, 1 - 1e-6)
     return torch.bincount((along * bins).long(), minlength=bins).double() / len(points)
 
@@ -80,7 +88,12 @@ def toy_diffusion(rows: Examples, steps: int = 2000, seed: int = 0) -> ToyDiffus
     """A diffusion model (Ho et al. 2020) of public points in a plane, trained by Adam.
 
     The rate falls from 0.005 to zero as a cosine; the paper's is 0.001 throughout, over ten thousand steps.
+
+    >>> model = toy_diffusion(spiral(50), steps=3)
+    >>> model.sample(torch.tensor([0, 1, 0])).shape
+    torch.Size([3, 2])
     """
+    refuse_private(rows, "rows", "and a diffusion model of it would leak its rows")
     points: Tensor = rows.inputs * SCALE
     labels = rows.targets
     with torch.random.fork_rng(devices=[]):
@@ -105,50 +118,3 @@ def toy_diffusion(rows: Examples, steps: int = 2000, seed: int = 0) -> ToyDiffus
         loss.backward()
         optimizer.step()
     return made
-
-
-def draw(steps: int) -> None:
-    """Train on few and on many public points, and put the samples side by side into ``spiral.png``."""
-    import matplotlib
-    from sklearn.svm import SVC
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    test = spiral(4000, seed=1)
-    side = torch.linspace(-1.35, 1.35, 160)
-    grid = torch.cartesian_prod(side, side)
-    places = [(i + 0.5) / 6 for i in range(6)]
-    figure, panels = plt.subplots(1, 4, figsize=(15, 3.9), layout="constrained")
-    panels[3].plot(places, share_along(test.inputs), "k-o", label="truth")
-    for size, panel, style in zip(SIZES, panels, (":", "--", "-.")):
-        public = spiral(size)
-        labels = torch.arange(1000) % 2
-        made = toy_diffusion(public, steps).sample(labels)
-        boundary = SVC(kernel="rbf", C=1000).fit(made.numpy(), labels.numpy())
-        accuracy = boundary.score(test.inputs.numpy(), test.targets.numpy())
-        outside = float(share_along(made)[4:].sum() / share_along(test.inputs)[4:].sum())
-        print(
-            f"{size:>5} public points: accuracy {accuracy:.1%}, share of the sparse outside kept {outside:.2f}"
-        )
-        decided = torch.from_numpy(boundary.predict(grid.numpy())).view(160, 160)
-        panel.contourf(side, side, decided.T, levels=[-0.5, 0.5, 1.5], colors=COLOURS, alpha=0.18)
-        for label, colour in enumerate(COLOURS):
-            panel.scatter(*made[labels == label].T, s=4, c=colour, label=f"samples, class {label}")
-        panel.scatter(
-            *public.inputs[:250].T, s=9, c="black", marker="x", lw=0.7, label="public points (250 shown)"
-        )
-        panel.set(
-            title=f"{size} public points: accuracy {accuracy:.1%}", xlim=(-1.35, 1.35), ylim=(-1.35, 1.35)
-        )
-        panel.set(aspect="equal", xticks=[], yticks=[])
-        panels[3].plot(places, share_along(made), style, marker=".", label=f"samples of {size}")
-    panels[3].set(xlabel="from the centre outwards", ylabel="share of points", title="Where the samples lie")
-    panels[3].legend()
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
-    figure.savefig("spiral.png", dpi=110)
-    print("picture in spiral.png")
-
-
-if __name__ == "__main__":
-    draw(int(sys.argv[1]) if len(sys.argv) > 1 else 1500)
