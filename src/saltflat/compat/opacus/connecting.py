@@ -28,6 +28,8 @@ def connect(
     if recorder is None:
         return None
     recorder.batch_gradient = False
+    if recorder.ghost:  # nobody can read them there
+        optimizer.keeps_gradients = False
     optimizer.use_check = UseCheck.of(recorder.module)
     trained, own = optimizer.params, recorder.trainable()
     if [id(p) for p in trained] == [id(p) for p in own]:

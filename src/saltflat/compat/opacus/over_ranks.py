@@ -74,7 +74,8 @@ def check_layout(module: nn.Module) -> None:
 
 
 def same_weights(model: nn.Module) -> None:
-    """Give all ranks the weights and buffers of rank 0. Every rank calls it."""
+    """Give all ranks the weights and buffers of rank 0. Every rank calls it, with a model that it holds whole."""
+    check_layout(model)
     held = dict(model.named_parameters()) | dict(model.named_buffers())
     group = Group(_device(list(held.values())))
     try:

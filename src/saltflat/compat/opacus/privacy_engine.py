@@ -23,7 +23,7 @@ from saltflat.compat.opacus.grad_sample import AbstractGradSampleModule
 from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, prepare_module
 from saltflat.compat.opacus.methods import FlatSearch, Method
 from saltflat.compat.opacus.optimizers import DPOptimizer, get_optimizer_class
-from saltflat.compat.opacus.over_ranks import check_fixed_batches, check_layout, is_spread, same_weights
+from saltflat.compat.opacus.over_ranks import check_fixed_batches, is_spread, same_weights
 from saltflat.compat.opacus.second_dimension import tell
 from saltflat.compat.opacus.unused import UseCheck
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
@@ -121,10 +121,11 @@ class PrivacyEngine:
     ) -> Any:
         """A private module, optimizer and loader: ``(module, optimizer, data_loader)``.
 
-        ``grad_sample_mode="ghost"`` and ``"ghost_fsdp"`` return ``(module, optimizer, criterion, data_loader)``, as in
-        Opacus; all modes are the one engine. With ``wrap_model=False`` the model stays as it is, and the first value is
-        an object with ``cleanup()``. ``method="dp-sat"`` or ``"sai"`` look for flat minima, at no cost in privacy
-        (see `Method`; ``sai`` needs ``steps``); with ``+ema`` or ``+swa`` the weights are averaged: `average`.
+        The modes of ``grad_sample_mode`` with "ghost" in their names return ``(module, optimizer, criterion,
+        data_loader)``, as in Opacus; all modes are the one engine. With ``wrap_model=False`` the model stays as it is,
+        and the first value is an object with ``cleanup()``. ``method="dp-sat"`` or ``"sai"`` look for flat minima, at
+        no cost in privacy (see `Method`; ``sai`` needs ``steps``); with ``+ema`` or ``+swa`` the weights are averaged:
+        `average`.
 
         A module in `DifferentiallyPrivateDistributedDataParallel`, in torch's ``DistributedDataParallel`` or from
         `FSDP2Wrapper` is trained by all ranks of the process group together. Every rank calls this.
@@ -132,7 +133,6 @@ class PrivacyEngine:
         if noise_generator is not None and self.secure_mode:
             raise ValueError("Passing seed is prohibited in secure mode")
         check_same_parameters(module, optimizer)
-        check_layout(module)
         distributed = is_spread(module)
         if distributed:
             same_weights(module)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from saltflat.compat.opacus.grad_sample.functorch import prepare_layer
 from saltflat.compat.opacus.grad_sample.parameters import Watched
 from saltflat.compat.opacus.grad_sample.recorder import Recorder
-from saltflat.compat.opacus.over_ranks import plain
+from saltflat.compat.opacus.over_ranks import check_layout, plain
 from saltflat.compat.opacus.utils.module_utils import trainable_modules
 
 
@@ -49,6 +49,7 @@ class AbstractGradSampleHooks:
     ) -> None:
         if any(isinstance(p, Watched) for p in module.parameters()):
             raise ValueError("Trying to add hooks twice to the same model")
+        check_layout(module)
         self.validate(module, strict=strict)
         self._module = module
         self.batch_first, self.loss_reduction = batch_first, loss_reduction

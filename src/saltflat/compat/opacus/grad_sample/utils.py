@@ -26,9 +26,9 @@ MODES: dict[str, type[modules.GradSampleModule]] = {
 def get_gsm_class(grad_sample_mode: str) -> type[modules.AbstractGradSampleModule]:
     """The class of a mode. All compute the same, by the one engine."""
     if grad_sample_mode not in MODES:
-        why = f". {tp.REFUSED}" if grad_sample_mode == "ghost_tp" else ""
+        cure = "; ghost_tp with wrap_model=False, as in Opacus" if grad_sample_mode == "ghost_tp" else ""
         raise ValueError(
-            f"Unexpected grad_sample_mode: {grad_sample_mode}. Allowed values: {', '.join(MODES)}{why}"
+            f"Unexpected grad_sample_mode: {grad_sample_mode}. Allowed values: {', '.join(MODES)}{cure}"
         )
     return MODES[grad_sample_mode]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from saltflat.compat.opacus.over_ranks import Replicated, check_layout, same_weights
+from saltflat.compat.opacus.over_ranks import Replicated, same_weights
 
 
 class WholeParameter(nn.Parameter):
@@ -61,7 +61,6 @@ def FSDP2Wrapper(model: nn.Module, **kwargs: Any) -> nn.Module:
     type, or ``output_dtype``. Operations that meet trainable weights, clipped sums and messages stay in the type of the
     weights. ``opacus_high_precision_layers`` are left out of autocast. Other arguments change nothing, as in Opacus.
     """
-    check_layout(model)
     same_weights(model)
     warnings.warn(
         "FSDP2Wrapper: every rank holds all parameters here. Results are those of sharded ones; memory for parameters, "
