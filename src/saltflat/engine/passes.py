@@ -22,7 +22,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from saltflat.engine import lanes
 from saltflat.engine import rules as _rules
 from saltflat.engine.apart import run_apart
-from saltflat.engine.calling import has_compiled_parts, without_compilation
+from saltflat.engine.calling import (
+    autocast_type,
+    has_compiled_parts,
+    in_full_precision,
+    shortened,
+    without_compilation,
+)
 from saltflat.engine.clipped_sum import (
     LARGEST_MICRO_BATCH,
     MICRO_BATCH_BYTES,
@@ -70,6 +76,8 @@ class Pass:
     ) -> None:
         self.call, self.parameters, self.known, self.scale = call, list(parameters), known, scale
         self._clip, self._arrived, self.weights = clip, arrived, weights
+        self.device = self.parameters[0].device
+        self.short = autocast_type(self.device)
         self.chance = torch.get_rng_state() if known.facts.draws is not False else None
         self.parts: list[Part] = []
         self._taken: list[Workspace] = []
@@ -163,7 +171,7 @@ class Pass:
         tape = Tape(self.parameters, rows.stop - rows.start, workspace, in_company, facts.weighing)
         tape.mark(inputs.values())
         try:
-            with torch.enable_grad(), without_compilation(model), tape:
+            with torch.enable_grad(), shortened(self.device, self.short), without_compilation(model), tape:
                 out = self.call.filled(model, inputs)
         except OffTapeError:
             facts.off_tape = True
@@ -187,7 +195,8 @@ class Pass:
 
     def _run_apart(self, rows: slice) -> Part:
         """Every unit with weights of its own: by vmap, or one after the other."""
-        return run_apart(self.call, self.parameters, rows, self.known.together)
+        with shortened(self.device, self.short):
+            return run_apart(self.call, self.parameters, rows, self.known.together)
 
     # --- backward -------------------------------------------------------------------------------
 
@@ -226,12 +235,13 @@ class Pass:
     def _go_back(self, clip: Clip | None, keep_graph: bool, part: Part) -> Any:
         alone = len(self.parts) == 1
         grads = [grad if alone else grad[part.rows] for grad in self.grads]
-        found = part.back(grads, [part.outputs[i] for i in self.wanted], keep_graph)
-        if found is None:
-            self.known.facts.off_tape = True
-            found = self._again(part, grads)
-        uses, inputs = found
-        sums = clipped_uses(self.parameters, uses, part.units, clip) if clip is not None else ({}, None)
+        with in_full_precision(self.device):
+            found = part.back(grads, [part.outputs[i] for i in self.wanted], keep_graph)
+            if found is None:
+                self.known.facts.off_tape = True
+                found = self._again(part, grads)
+            uses, inputs = found
+            sums = clipped_uses(self.parameters, uses, part.units, clip) if clip is not None else ({}, None)
         return part, ({} if clip is not None else uses), sums, inputs
 
     def _again(self, part: Part, grads: list[Tensor]) -> tuple[Uses, list[Tensor | None]]:
@@ -257,6 +267,7 @@ class Pass:
             self.call, self.parameters, replace(self.known, together=False), scale=self.scale, clip=lambda: None,
             arrived=lambda _: None, weights=self.weights,
         )  # fmt: skip
+        again.short = self.short
         with torch.random.fork_rng(devices=[]), with_weights(self.parameters, self.weights):
             if self.chance is not None:
                 torch.set_rng_state(self.chance)
@@ -298,7 +309,7 @@ def clipped_uses(
     """The clipped sum of a micro-batch by parameter id, and each unit's norm; the uses are used up."""
     named = {str(i): p for i, p in enumerate(parameters)}
     own = {name: uses.pop(id(p)) for name, p in named.items() if id(p) in uses}
-    with torch.no_grad():
+    with torch.no_grad(), in_full_precision(parameters[0].device):
         norms, factors = clip_factors(named, own, units, clip.norm, clip.function)
         sums = {}
         for name in list(own):
@@ -342,7 +353,7 @@ def merged_passes(
 def gradients_in(parameter: nn.Parameter, parts: Sequence[tuple[int, Uses]]) -> Tensor:
     """The gradients of one parameter, one row a unit."""
     rows = []
-    with torch.no_grad():
+    with torch.no_grad(), in_full_precision(parameter.device):
         for units, uses in parts:
             use = uses.get(id(parameter))
             if use is None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from saltflat.engine.calling import in_full_precision
 from saltflat.engine.one_call import Uses
 from saltflat.engine.passes import Clip, Pass, clipped_uses, gradients_in, merged_passes
 from saltflat.engine.uses import DirectUse
@@ -63,7 +64,7 @@ class Record:
     def norms(self, parameter: nn.Parameter) -> Tensor:
         """Each example's gradient norm for one parameter."""
         found = []
-        with torch.no_grad():
+        with torch.no_grad(), in_full_precision(parameter.device):
             for units, uses in self.parts():
                 use = uses.get(id(parameter))
                 zeros = torch.zeros(units, device=parameter.device, dtype=parameter.dtype)
