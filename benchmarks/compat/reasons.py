@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 NOT_RUN = {
-    "distributed_poisson_test": "several processes",
     "mixed_precision_test": "GPUs",
     "multidevice_optimizer_test": "several GPUs",
     "multigpu_adaptive_clipping_test": "several GPUs",

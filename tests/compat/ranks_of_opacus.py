@@ -16,12 +16,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import Replicate
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from saltflat.compat.opacus import BatchMemoryManager, DPDataLoader, PrivacyEngine
 from saltflat.compat.opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
+from saltflat.compat.opacus.grad_sample import GradSampleModuleFastGradientClippingTP
 from saltflat.compat.opacus.utils.fsdp_utils import FSDP2Wrapper
 from saltflat.errors import LostRankError
 
@@ -209,6 +212,10 @@ def refusals() -> dict[str, str]:
             lambda model: model, whole, grad_sample_mode="ghost_fsdp", poisson_sampling=True
         ),
         "sharded by torch": sharded,
+        "tensor parallel": lambda: trained(
+            in_pieces, whole, grad_sample_mode="ghost_tp", wrap_model=False, poisson_sampling=True
+        ),
+        "tensor parallel, by its own class": lambda: GradSampleModuleFastGradientClippingTP(in_pieces(net())),
         "an epoch of its own": epochs_apart,
     }
     said = {}
@@ -222,11 +229,18 @@ def refusals() -> dict[str, str]:
 
 
 def sharded() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     trained(partial(fully_shard, mesh=mesh), DataLoader(rows(), batch_size=BATCH), poisson_sampling=True)
+
+
+def in_pieces(model: nn.Module) -> nn.Module:
+    """The first layer's rows on one rank each."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(output_layouts=Replicate())})
 
 
 def epochs_apart() -> None:

@@ -129,6 +129,56 @@ def test_returns_and_attributes_are_the_same() -> None:
         assert type(mine.optimizer).__name__ == type(peer.optimizer).__name__
 
 
+def test_ghost_tp_returns_what_opacus_returns() -> None:
+    """Its step does nothing in Opacus but fail, so what it leaves is compared with that of ghost mode there."""
+    options = {"grad_sample_mode": "ghost_tp", "wrap_model": False, "poisson_sampling": False}
+    mine, peer = (made_private(library, **options) for library in (ours, theirs))
+    for name in ("module", "optimizer", "criterion", "loader"):
+        assert type(getattr(mine, name)).__name__ == type(getattr(peer, name)).__name__
+    for library in (ours, theirs):
+        with pytest.raises(ValueError, match="Unexpected grad_sample_mode: ghost_tp"):
+            made_private(library, **options | {"wrap_model": True})
+    train(mine, call=mine.plain)
+    ghost = made_private(theirs, grad_sample_mode="ghost", poisson_sampling=False)
+    train(ghost)
+    assert_same(weights(mine.plain), weights(ghost.module), **CLOSE)
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_the_classes_of_ghost_tp_do_what_those_of_opacus_do(wrap: bool) -> None:
+    """Those of Opacus want a process group, also for a model that one process holds whole."""
+
+    def run(library: Any) -> list[Any]:
+        torch.manual_seed(1)
+        model, (x, y) = MODELS["linear"](), rows_for("linear", 6)
+        made = library.grad_sample
+        kind = (
+            made.GradSampleModuleFastGradientClippingTP
+            if wrap
+            else made.GradSampleHooksFastGradientClippingTP
+        )
+        held = kind(model, max_grad_norm=0.4)
+        optimizer = library.optimizers.DPOptimizerFastGradientClipping(
+            torch.optim.SGD(model.parameters(), lr=0.5), noise_multiplier=0.0, max_grad_norm=0.4,
+            expected_batch_size=6,
+        )  # fmt: skip
+        of_loss = library.utils.fast_gradient_clipping_utils.DPLossFastGradientClipping
+        of_loss(held, optimizer, nn.CrossEntropyLoss())((held if wrap else model)(x), y).backward()
+        norms, factors = held.get_norm_sample(), held.get_clipping_coef()
+        assert all(p.grad_sample is None for p in model.parameters())
+        optimizer.step()
+        return [norms, factors, *[p.grad for p in model.parameters()]]
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        found = run(ours), run(theirs)
+    finally:
+        torch.distributed.destroy_process_group()
+    for mine, peer in zip(*found, strict=True):
+        assert mine.dtype == peer.dtype
+        torch.testing.assert_close(mine, peer, **CLOSE)
+
+
 def test_arguments_are_the_same() -> None:
     """Every argument of Opacus exists, with its default; new ones come after."""
     import inspect

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
+from saltflat.compat.opacus import PrivacyEngine
 from saltflat.compat.opacus.grad_sample import (
     GradSampleHooksFastGradientClipping,
+    GradSampleHooksFastGradientClippingTP,
     GradSampleModule,
     GradSampleModuleFastGradientClipping,
+    GradSampleModuleFastGradientClippingTP,
 )
 from saltflat.compat.opacus.optimizers import DPOptimizerFastGradientClipping
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
@@ -32,7 +36,15 @@ def optimizer_of(model: nn.Module) -> DPOptimizerFastGradientClipping:
     )
 
 
-@pytest.mark.parametrize("kind", [GradSampleModuleFastGradientClipping, GradSampleHooksFastGradientClipping])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        GradSampleModuleFastGradientClipping,
+        GradSampleHooksFastGradientClipping,
+        GradSampleModuleFastGradientClippingTP,
+        GradSampleHooksFastGradientClippingTP,
+    ],
+)
 def test_norms_are_shown_and_gradients_are_not(kind: Any) -> None:
     reference = GradSampleModule(network())
     nn.functional.cross_entropy(reference(X), Y).backward()
@@ -46,6 +58,37 @@ def test_norms_are_shown_and_gradients_are_not(kind: Any) -> None:
     given = torch.ones(5, *p.shape)
     p.grad_sample = given  # what somebody assigned is shown
     assert p.grad_sample is given
+
+
+def explicit() -> list[torch.Tensor]:
+    """The mean of clipped gradients, from a backward pass for each example."""
+    model = network()
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    for x, y in zip(X, Y):
+        loss = nn.functional.cross_entropy(model(x.unsqueeze(0)), y.unsqueeze(0))
+        grads = torch.autograd.grad(loss, list(model.parameters()))
+        factor = min(1.0, 0.3 / float(torch.cat([g.flatten() for g in grads]).norm()))
+        total = [t + factor * g for t, g in zip(total, grads)]
+    return [t / len(X) for t in total]
+
+
+@pytest.mark.parametrize("mode", ["ghost", "ghost_tp"])
+def test_a_model_that_is_not_wrapped_is_clipped_example_by_example(mode: str) -> None:
+    """In Opacus ``ghost_tp`` clips at 1, whatever ``max_grad_norm`` says, and its step fails."""
+    model = network()
+    hooks, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(X, Y), batch_size=5), noise_multiplier=0.0, max_grad_norm=0.3,
+        grad_sample_mode=mode, wrap_model=False,
+    )  # fmt: skip
+    criterion(model(X), Y).backward()
+    assert hooks.max_grad_norm == 0.3
+    assert (hooks.per_sample_gradient_norms > 0.3).any()
+    assert model[0].weight.grad_sample is None
+    loader.batch_sampler.drawn = 1  # so that the batch counts as drawn
+    optimizer.step()
+    for p, grad in zip(model.parameters(), explicit(), strict=True):
+        torch.testing.assert_close(p.grad, grad)
 
 
 def test_who_clips_by_hand_gets_the_same_step() -> None:

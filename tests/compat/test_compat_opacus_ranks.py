@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from saltflat.compat.opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from saltflat.compat.opacus.grad_sample import GradSampleModuleFastGradientClippingTP
-from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, get_hooks_class
 from saltflat.compat.opacus.utils.fsdp_utils import FSDP2Wrapper
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "ranks"))
@@ -171,6 +169,8 @@ def test_a_policy_of_mixed_precision_is_taken(found: Found) -> None:
         ("a part", "around the whole model"),
         ("ghost_fsdp alone", "FSDP2Wrapper"),
         ("sharded by torch", "FSDP2Wrapper"),
+        ("tensor parallel", "'0.weight' is a DTensor"),
+        ("tensor parallel, by its own class", "'0.weight' is a DTensor"),
         ("an epoch of its own", "the sampler's epoch: 0, 1"),
     ],
 )
@@ -199,11 +199,3 @@ def test_without_a_process_group_there_are_no_ranks(wrap: Any) -> None:
     with pytest.raises(ValueError, match="init_process_group"):
         wrap(model)
     assert type(model) is nn.Linear
-
-
-def test_tensors_in_pieces_are_refused_with_the_reason() -> None:
-    with pytest.raises(ValueError, match=r"ghost_tp(.|\n)*FSDP2Wrapper"):
-        get_gsm_class("ghost_tp")
-    for kind in (get_hooks_class("ghost_tp"), GradSampleModuleFastGradientClippingTP):
-        with pytest.raises(NotImplementedError, match=r"pieces(.|\n)*FSDP2Wrapper"):
-            kind(nn.Linear(1, 1))

@@ -15,6 +15,7 @@ from saltflat.engine.calling import (
     check_losses,
     has_compiled_parts,
     leaves,
+    shortened,
     take,
     without_compilation,
 )
@@ -87,6 +88,7 @@ class Batch:
     displacements: Sequence[Mapping[str, Tensor]] | None = None
     frame: Frame | None = None
     in_company: bool = False  # of other lanes
+    short: torch.dtype | None = None  # what autocast makes of the forward pass
 
     def signature(self, trainable: Iterable[str]) -> Any:
         """What the facts about a model depend on."""
@@ -188,7 +190,7 @@ class Batch:
             facts.compiled = has_compiled_parts(self.model)
         eagerly = without_compilation(self.model) if facts.compiled else nullcontext()
         with torch.enable_grad():
-            with eagerly, tape or nullcontext():
+            with shortened(targets.device, self.short), eagerly, tape or nullcontext():
                 losses = self.loss_fn(call_model(self.model, inputs), targets)
             check_losses(losses, targets.shape[0])
             losses = losses[:1] if company else losses

@@ -65,6 +65,22 @@ def without_compilation(model: nn.Module) -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if has_compiled_parts(model) else nullcontext()
 
 
+def autocast_type(device: torch.device) -> torch.dtype | None:
+    """The type to which ``torch.autocast`` shortens operations here and now; None if it does not."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+
+
+def shortened(device: torch.device, kind: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Autocast to a type, for a forward pass: the weights are cast anew, as they may have changed since."""
+    torch.clear_autocast_cache()
+    return nullcontext() if kind is None else torch.autocast(device.type, dtype=kind)
+
+
+def in_full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """No autocast: it is for forward passes. Norms, factors and sums that it shortened would not keep the bound."""
+    return torch.autocast(device.type, enabled=False) if autocast_type(device) is not None else nullcontext()
+
+
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Put generators and buffers back as they were, also buffers that the model exchanged for others."""

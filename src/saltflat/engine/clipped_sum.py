@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from saltflat.engine import lanes
 from saltflat.engine import rules as _rules
 from saltflat.engine.batch import WORTH_LANES, Batch, Facts, LossFunction
-from saltflat.engine.calling import untouched
+from saltflat.engine.calling import autocast_type, in_full_precision, untouched
 from saltflat.engine.clipping import ClippingFunction, SquaredNorms, flat, total_norm
 from saltflat.engine.frame import Frame
 from saltflat.engine.probe import examine
@@ -105,7 +105,10 @@ def clipped_sum(
         check_count("micro_batch", micro_batch)
     if rows % rows_per_unit:
         raise InputError("rows_per_unit", rows_per_unit, f"a divisor of the {rows} rows")
-    batch = Batch(core, loss_fn, inputs, targets, rows_per_unit, row_weights, displacements, frame)
+    short = autocast_type(next(iter(parameters.values())).device)
+    batch = Batch(
+        core, loss_fn, inputs, targets, rows_per_unit, row_weights, displacements, frame, short=short
+    )
     known, signature = _facts.setdefault(model, {}), batch.signature(parameters)
     facts = known.setdefault(signature, Facts())
     if check and rows and not facts.examined:
@@ -178,7 +181,11 @@ class _Adder:
         return self
 
     def add(self, part: slice, workspace: Workspace) -> None:
-        """Add one micro-batch."""
+        """Add one micro-batch; autocast is for its forward pass alone."""
+        with in_full_precision(next(iter(self.parameters.values())).device):
+            self._add(part, workspace)
+
+    def _add(self, part: slice, workspace: Workspace) -> None:
         uses = self.batch.uses(self.parameters, part, self.facts, workspace)
         units = (part.stop - part.start) // self.batch.each
         if self.facts.weighing is not None:

@@ -20,7 +20,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from saltflat.engine import lanes
 from saltflat.engine.apart import run_apart
-from saltflat.engine.calling import holding, without_compilation
+from saltflat.engine.calling import (
+    autocast_type,
+    holding,
+    in_full_precision,
+    shortened,
+    without_compilation,
+)
 from saltflat.engine.clipped_sum import add_clipped, add_to, micro_batches, weigh
 from saltflat.engine.clipping import ClippingFunction
 from saltflat.engine.one_call import Back, Call, Known, Part, Uses, asks
@@ -60,6 +66,8 @@ class Pass:
     ) -> None:
         self.call, self.parameters, self.known, self.scale = call, list(parameters), known, scale
         self._clip, self._arrived, self.weights = clip, arrived, weights
+        self.device = self.parameters[0].device
+        self.short = autocast_type(self.device)
         self.chance = torch.get_rng_state() if known.facts.draws is not False else None
         self.parts: list[Part] = []
         self._taken: list[Workspace] = []
@@ -139,7 +147,7 @@ class Pass:
         tape = Tape(self.parameters, rows.stop - rows.start, workspace, in_company, facts.weighing)
         tape.mark(inputs.values())
         try:
-            with torch.enable_grad(), without_compilation(model), tape:
+            with torch.enable_grad(), shortened(self.device, self.short), without_compilation(model), tape:
                 out = self.call.filled(model, inputs)
         except OffTapeError:
             facts.off_tape = True
@@ -160,7 +168,8 @@ class Pass:
 
     def _run_apart(self, rows: slice) -> Part:
         """Every unit with weights of its own: by vmap, or one after the other."""
-        return run_apart(self.call, self.parameters, rows, self.known.together)
+        with shortened(self.device, self.short):
+            return run_apart(self.call, self.parameters, rows, self.known.together)
 
     # --- backward -------------------------------------------------------------------------------
 
@@ -197,14 +206,15 @@ class Pass:
         """The uses of one part, or at once their clipped sum and norms; and the gradients of its inputs."""
         alone, outputs = len(self.parts) == 1, part.outputs
         grads = [grad if alone else grad[part.rows] for grad in self.grads]
-        found = part.back(grads, [outputs[i] for i in self.wanted], keep_graph)
-        if found is None:
-            self.known.facts.off_tape = True
-            found = self._again(part, grads)
-        uses, inputs = found
-        if clip is None:
-            return uses, None, inputs
-        return None, clipped_uses(self.parameters, uses, part.units, clip), inputs
+        with in_full_precision(self.device):
+            found = part.back(grads, [outputs[i] for i in self.wanted], keep_graph)
+            if found is None:
+                self.known.facts.off_tape = True
+                found = self._again(part, grads)
+            uses, inputs = found
+            if clip is None:
+                return uses, None, inputs
+            return None, clipped_uses(self.parameters, uses, part.units, clip), inputs
 
     def _again(self, part: Part, grads: list[Tensor]) -> Back:
         """What escaped the tape, computed unit by unit."""
@@ -229,6 +239,7 @@ class Pass:
             self.call, self.parameters, replace(self.known, together=False), scale=self.scale, clip=lambda: None,
             arrived=lambda _: None, weights=self.weights,
         )  # fmt: skip
+        again.short = self.short
         with torch.random.fork_rng(devices=[]), holding(self.parameters, self.weights):
             if self.chance is not None:
                 torch.set_rng_state(self.chance)
@@ -267,7 +278,8 @@ def clipped_uses(
     named = {str(i): p for i, p in enumerate(parameters)}
     own = {name: uses.pop(id(p)) for name, p in named.items() if id(p) in uses}
     sums: dict[str, Tensor] = {}
-    norms = add_clipped(sums, named, own, units, clip.norm, clip.function)
+    with in_full_precision(parameters[0].device):
+        norms = add_clipped(sums, named, own, units, clip.norm, clip.function)
     return {id(named[name]): value for name, value in sums.items()}, norms
 
 
@@ -299,7 +311,7 @@ def merged_passes(
 def gradients_in(parameter: nn.Parameter, parts: Sequence[tuple[int, Uses]]) -> Tensor:
     """The gradients of one parameter, one row a unit."""
     rows = []
-    with torch.no_grad():
+    with torch.no_grad(), in_full_precision(parameter.device):
         for units, uses in parts:
             use, shape = uses.get(id(parameter)), (units, *parameter.shape)
             rows.append(parameter.new_zeros(shape) if use is None else use.gradients().reshape(shape))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from saltflat.compat.opacus.optimizers.optimizer import DPOptimizer
     from saltflat.compat.opacus.privacy_engine import PrivacyEngine
-    from saltflat.compat.opacus.unused import UseCheck
 
 FORMAT = 1
 
@@ -101,13 +100,9 @@ class FixedBatchesAccount:
             self._noises.add(noise)
 
 
-def certified(
-    engine: PrivacyEngine,
-    accounts: list[PoissonAccount | FixedBatchesAccount],
-    use_checks: list[UseCheck],
-    delta: float,
-) -> dict[str, Any]:
+def certified(engine: PrivacyEngine, delta: float) -> dict[str, Any]:
     """What an engine claims, as plain values. Infinite ε is the text "inf"."""
+    accounts = engine._accounts
     history = engine.accountant.history
     found = engine.get_epsilon(delta)
     doubled = replace_one_epsilon(events_of(history), delta)
@@ -122,7 +117,7 @@ def certified(
         )
     doubts += [
         f"no gradient reached {check.told()} in the first batch: noise alone moves them"
-        for check in use_checks
+        for check in engine._use_checks
         if check.unused
     ]
     return {
@@ -141,11 +136,7 @@ def certified(
             "the size of the data set is public",
             "losses are computed row by row, and nothing but optimizer.step() used the gradients",
             "metrics on private rows that were printed or chosen by are not covered",
-            *(
-                [f"{engine._ranks} ranks were given the same rows in the same order"]
-                if engine._ranks > 1
-                else []
-            ),
+            *([f"{engine._ranks} ranks were given the same rows in the same order"] * (engine._ranks > 1)),
         ],
         "doubts": doubts,
     }

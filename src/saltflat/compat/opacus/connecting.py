@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import nn
@@ -9,11 +10,14 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from saltflat.compat.opacus.averages import Averager
-from saltflat.compat.opacus.grad_sample import AbstractGradSampleHooks
+from saltflat.compat.opacus.data_loader import DPDataLoader, counted
+from saltflat.compat.opacus.grad_sample import AbstractGradSampleHooks, AbstractGradSampleModule
+from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, prepare_module
 from saltflat.compat.opacus.methods import FlatSearch, Method, declared
 from saltflat.compat.opacus.optimizers import DPOptimizer
+from saltflat.compat.opacus.over_ranks import check_fixed_batches
 from saltflat.compat.opacus.unused import UseCheck
-from saltflat.errors import InputError
+from saltflat.errors import InputError, PrivacyWarning
 from saltflat.plan import NoAveraging, Swa
 
 
@@ -28,6 +32,8 @@ def connect(
     if recorder is None:
         return None
     recorder.batch_gradient = False
+    if recorder.ghost:  # nobody can read them there
+        optimizer.keeps_gradients = False
     optimizer.use_check = UseCheck.of(recorder.module)
     trained, own = optimizer.params, recorder.trainable()
     if [id(p) for p in trained] == [id(p) for p in own]:
@@ -48,7 +54,60 @@ def connect(
     return search
 
 
-def expected_batch_size(loader: DataLoader[Any], sample_rate: float, ranks: int = 1) -> float:
+def recorded(
+    module: nn.Module,
+    grad_sample_mode: str,
+    wrap_model: bool,
+    batch_first: bool,
+    loss_reduction: str,
+    max_grad_norm: Any,
+) -> Any:
+    """The model with its calls recorded; one that is wrapped already stays, if it was wrapped in the same way."""
+    if wrap_model and isinstance(module, AbstractGradSampleModule):
+        own = module.batch_first, module.loss_reduction, type(module)
+        if own != (batch_first, loss_reduction, get_gsm_class(grad_sample_mode)):
+            raise ValueError(
+                "Pre-existing GradSampleModule doesn't match new arguments. Got: module.batch_first: "
+                f"{module.batch_first}, module.loss_reduction: {module.loss_reduction}, type(module): "
+                f"{type(module)}. Requested: batch_first: {batch_first}, loss_reduction: {loss_reduction}, "
+                f"grad_sample_mode: {grad_sample_mode}. Please pass vanilla nn.Module instead"
+            )
+        return module
+    options = {"batch_first": batch_first, "loss_reduction": loss_reduction}
+    if "ghost" in grad_sample_mode:
+        options["max_grad_norm"] = max_grad_norm
+    return prepare_module(module, grad_sample_mode, wrap_model, **options)
+
+
+def private_loader(
+    loader: DataLoader[Any],
+    poisson_sampling: bool,
+    distributed: bool,
+    generator: Any,
+    batch_first: bool,
+    rand_on_empty: bool,
+) -> DataLoader[Any]:
+    """A loader that samples by Poisson; or the same one, which from now on counts its passes."""
+    if poisson_sampling:
+        return DPDataLoader.from_data_loader(
+            loader,
+            generator=generator,
+            distributed=distributed,
+            batch_first=batch_first,
+            rand_on_empty=rand_on_empty,
+        )
+    if distributed:
+        check_fixed_batches(loader)
+    warnings.warn(
+        "poisson_sampling=False: batches are fixed, and sampling adds nothing to the privacy. Each pass over the "
+        "data is accounted as one release without sampling. (Opacus accounts it as Poisson sampling.)",
+        PrivacyWarning,
+        stacklevel=3,
+    )  # fmt: skip
+    return counted(loader)
+
+
+def expected_batch_size(loader: DataLoader[Any], sample_rate: float, ranks: int) -> float:
     """The divisor of a mean, on each rank: the size of the data set is public here (zero-out adjacency)."""
     whole = max(1, int(len(loader.dataset) * sample_rate))  # type: ignore[arg-type]
     return whole if ranks == 1 else whole / ranks

@@ -6,7 +6,8 @@ import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from operator import getitem
 from typing import Any
 
 import torch
@@ -146,7 +147,7 @@ class DPDataLoader(DataLoader[Any]):
             default_collate if collate_fn is None else collate_fn,
             batch_first,
             rand_on_empty,
-            example=_First(dataset),
+            example=partial(getitem, dataset, 0),  # workers get it by pickle
         )
         super().__init__(
             dataset=dataset,
@@ -176,30 +177,20 @@ class DPDataLoader(DataLoader[Any]):
         return cls(
             dataset=data_loader.dataset,
             sample_rate=1 / len(data_loader) if sample_rate is None else sample_rate,
-            num_workers=data_loader.num_workers,
             collate_fn=_unwrapped(data_loader.collate_fn),
-            pin_memory=data_loader.pin_memory,
             drop_last=data_loader.drop_last,
-            timeout=data_loader.timeout,
-            worker_init_fn=data_loader.worker_init_fn,
-            multiprocessing_context=data_loader.multiprocessing_context,
             generator=generator if generator is not None else _generator_of(data_loader),
-            prefetch_factor=data_loader.prefetch_factor,
-            persistent_workers=data_loader.persistent_workers,
             distributed=distributed,
             batch_first=batch_first,
             rand_on_empty=rand_on_empty,
+            **_kept(data_loader),
         )
 
 
-class _First:
-    """The first example of a data set, whose form an empty batch takes; workers get it by pickle."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __call__(self) -> Any:
-        return self._dataset[0]
+def _kept(loader: DataLoader[Any]) -> dict[str, Any]:
+    """How a loader fetches rows, whichever rows they are."""
+    names = "num_workers pin_memory timeout worker_init_fn multiprocessing_context prefetch_factor persistent_workers"
+    return {name: getattr(loader, name) for name in names.split()}
 
 
 def _unwrapped(collate: Any) -> Any:
@@ -247,15 +238,9 @@ def with_batches(
     return DataLoader(
         dataset=data_loader.dataset,
         batch_sampler=batch_sampler,
-        num_workers=data_loader.num_workers,
         collate_fn=data_loader.collate_fn,
-        pin_memory=data_loader.pin_memory,
-        timeout=data_loader.timeout,
-        worker_init_fn=data_loader.worker_init_fn,
-        multiprocessing_context=data_loader.multiprocessing_context,
         generator=generator,
-        prefetch_factor=data_loader.prefetch_factor,
-        persistent_workers=data_loader.persistent_workers,
+        **_kept(data_loader),
     )
 
 

@@ -6,6 +6,8 @@ Every rank holds the whole model and has a shard of the rows. The messages are t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -74,18 +76,16 @@ def check_layout(module: nn.Module) -> None:
 
 
 def same_weights(model: nn.Module) -> None:
-    """Give all ranks the weights and buffers of rank 0. Every rank calls it."""
+    """Give all ranks the weights and buffers of rank 0. Every rank calls it, with a model that it holds whole."""
+    check_layout(model)
     held = dict(model.named_parameters()) | dict(model.named_buffers())
-    group = Group(_device(list(held.values())))
-    try:
+    with closing(Group(device_of(held.values()))) as group:
         check_same_form(group, list(held.values()))
         form = {name: value.detach() for name, value in held.items() if not value.is_meta}
         found = group.shared(form, form)
         if not group.leads:
             for name, value in form.items():
                 value.copy_(found[name])
-    finally:
-        group.close()
 
 
 def check_same_form(group: Group, tensors: list[Tensor]) -> None:
@@ -101,7 +101,7 @@ def check_same_form(group: Group, tensors: list[Tensor]) -> None:
 def group_of(optimizer: Optimizer) -> Group:
     """The ranks that step together. Every rank calls it."""
     trained = [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
-    group = Group(_device(trained))
+    group = Group(device_of(trained))
     check_same_form(group, trained)
     return group
 
@@ -128,11 +128,8 @@ def own_generator(generator: Any) -> Any:
     if not dist.is_initialized() or not (generator is None or isinstance(generator, torch.Generator)):
         return generator  # nobody else is there, or a stream that the operating system seeded
     drawn = torch.randint(2**63 - 1, (dist.get_world_size(),), generator=generator)
-    group = Group()
-    try:
+    with closing(Group()) as group:
         seeds = group.broadcast(drawn.cpu())
-    finally:
-        group.close()
     return torch.Generator().manual_seed(int(seeds[dist.get_rank()]))
 
 
@@ -154,5 +151,6 @@ def repeats(sampler: DistributedSampler[Any]) -> bool:
     return sampler.total_size > len(sampler.dataset)  # type: ignore[arg-type]
 
 
-def _device(tensors: list[Any]) -> str:
-    return str(tensors[0].device.type) if tensors else "cpu"
+def device_of(tensors: Iterable[Tensor]) -> str:
+    """Where they are, by the first of them."""
+    return next((str(t.device.type) for t in tensors), "cpu")

@@ -17,13 +17,16 @@ from saltflat.compat.opacus.accountants.utils import calibrated
 from saltflat.compat.opacus.accounts import FixedBatchesAccount, PoissonAccount, certified
 from saltflat.compat.opacus.averages import Averager
 from saltflat.compat.opacus.checkpoints import check_plain
-from saltflat.compat.opacus.connecting import check_same_parameters, connect, expected_batch_size
-from saltflat.compat.opacus.data_loader import DPDataLoader, counted
-from saltflat.compat.opacus.grad_sample import AbstractGradSampleModule
-from saltflat.compat.opacus.grad_sample.utils import get_gsm_class, prepare_module
+from saltflat.compat.opacus.connecting import (
+    check_same_parameters,
+    connect,
+    expected_batch_size,
+    private_loader,
+    recorded,
+)
 from saltflat.compat.opacus.methods import FlatSearch, Method
 from saltflat.compat.opacus.optimizers import DPOptimizer, get_optimizer_class
-from saltflat.compat.opacus.over_ranks import check_fixed_batches, check_layout, is_spread, same_weights
+from saltflat.compat.opacus.over_ranks import is_spread, same_weights
 from saltflat.compat.opacus.second_dimension import tell
 from saltflat.compat.opacus.unused import UseCheck
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
@@ -121,10 +124,11 @@ class PrivacyEngine:
     ) -> Any:
         """A private module, optimizer and loader: ``(module, optimizer, data_loader)``.
 
-        ``grad_sample_mode="ghost"`` and ``"ghost_fsdp"`` return ``(module, optimizer, criterion, data_loader)``, as in
-        Opacus; all modes are the one engine. With ``wrap_model=False`` the model stays as it is, and the first value is
-        an object with ``cleanup()``. ``method="dp-sat"`` or ``"sai"`` look for flat minima, at no cost in privacy
-        (see `Method`; ``sai`` needs ``steps``); with ``+ema`` or ``+swa`` the weights are averaged: `average`.
+        The modes of ``grad_sample_mode`` with "ghost" in their names return ``(module, optimizer, criterion,
+        data_loader)``, as in Opacus; all modes are the one engine. With ``wrap_model=False`` the model stays as it is,
+        and the first value is an object with ``cleanup()``. ``method="dp-sat"`` or ``"sai"`` look for flat minima, at
+        no cost in privacy (see `Method`; ``sai`` needs ``steps``); with ``+ema`` or ``+swa`` the weights are averaged:
+        `average`.
 
         A module in `DifferentiallyPrivateDistributedDataParallel`, in torch's ``DistributedDataParallel`` or from
         `FSDP2Wrapper` is trained by all ranks of the process group together. Every rank calls this.
@@ -132,32 +136,29 @@ class PrivacyEngine:
         if noise_generator is not None and self.secure_mode:
             raise ValueError("Passing seed is prohibited in secure mode")
         check_same_parameters(module, optimizer)
-        check_layout(module)
         distributed = is_spread(module)
         if distributed:
             same_weights(module)
             self._ranks = dist.get_world_size()
         chosen = Method.by_name(method, rho=rho, switch=switch, noise_ratio=noise_ratio)
-        wrapped = self._prepare_model(
-            module, batch_first, max_grad_norm, loss_reduction, grad_sample_mode, wrap_model
-        )
+        self.validate(module=module)
+        wrapped = recorded(module, grad_sample_mode, wrap_model, batch_first, loss_reduction, max_grad_norm)
         if poisson_sampling:
             wrapped.forbid_grad_accumulation()
-        loader = self._prepare_data_loader(
-            data_loader, poisson_sampling, batch_first, rand_on_empty, distributed
+        self._notice(data_loader.dataset)
+        loader = private_loader(
+            data_loader, poisson_sampling, distributed, self.secure_rng, batch_first, rand_on_empty
         )
         tell(wrapped.recorder, loader)
         sample_rate = 1 / len(loader)
-        private = self._prepare_optimizer(
-            optimizer=optimizer,
+        private = get_optimizer_class(clipping, distributed, grad_sample_mode)(
+            optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
             noise_multiplier=noise_multiplier,
-            max_grad_norm=max_grad_norm,
+            max_grad_norm=max_grad_norm,  # type: ignore[arg-type]
             expected_batch_size=expected_batch_size(loader, sample_rate, self._ranks if distributed else 1),
             loss_reduction=loss_reduction,
-            clipping=clipping,
-            noise_generator=noise_generator,
-            grad_sample_mode=grad_sample_mode,
-            distributed=distributed,
+            generator=self.secure_rng if self.secure_mode else noise_generator,
+            secure_mode=self.secure_mode,
             **kwargs,
         )
         self._search = connect(wrapped, private, chosen, steps) or self._search
@@ -171,12 +172,8 @@ class PrivacyEngine:
         self._seeded = self._seeded or noise_generator is not None
         if "ghost" in grad_sample_mode:
             loss = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
-            return (
-                wrapped,
-                private,
-                DPLossFastGradientClipping(wrapped, private, loss, loss_reduction),
-                loader,
-            )
+            by_example = DPLossFastGradientClipping(wrapped, private, loss, loss_reduction)
+            return wrapped, private, by_example, loader
         return wrapped, private, loader
 
     def make_private_with_epsilon(
@@ -255,104 +252,18 @@ class PrivacyEngine:
             **kwargs,
         )
 
-    def _prepare_model(
-        self,
-        module: nn.Module,
-        batch_first: bool,
-        max_grad_norm: Any,
-        loss_reduction: str,
-        grad_sample_mode: str,
-        wrap_model: bool,
-    ) -> Any:
-        self.validate(module=module, optimizer=None, data_loader=None)
-        if wrap_model and isinstance(module, AbstractGradSampleModule):
-            fits = (
-                module.batch_first == batch_first
-                and module.loss_reduction == loss_reduction
-                and type(module) is get_gsm_class(grad_sample_mode)
-            )
-            if not fits:
-                raise ValueError(
-                    "Pre-existing GradSampleModule doesn't match new arguments. Got: module.batch_first: "
-                    f"{module.batch_first}, module.loss_reduction: {module.loss_reduction}, type(module): "
-                    f"{type(module)}. Requested: batch_first: {batch_first}, loss_reduction: {loss_reduction}, "
-                    f"grad_sample_mode: {grad_sample_mode}. Please pass vanilla nn.Module instead"
-                )
-            return module
-        extra = {"max_grad_norm": max_grad_norm} if "ghost" in grad_sample_mode else {}
-        return prepare_module(
-            module,
-            grad_sample_mode=grad_sample_mode,
-            wrap_model=wrap_model,
-            batch_first=batch_first,
-            loss_reduction=loss_reduction,
-            **extra,
-        )
-
-    def _prepare_data_loader(
-        self,
-        data_loader: DataLoader[Any],
-        poisson_sampling: bool,
-        batch_first: bool,
-        rand_on_empty: bool,
-        distributed: bool = False,
-    ) -> DataLoader[Any]:
+    def _notice(self, dataset: Any) -> None:
+        """Warn of another data set than the one that this engine accounts for."""
         if self.dataset is None:
-            self.dataset = data_loader.dataset
-        elif self.dataset is not data_loader.dataset:
+            self.dataset = dataset
+        elif self.dataset is not dataset:
             warnings.warn(
-                f"PrivacyEngine detected new dataset object. Was: {self.dataset}, got: {data_loader.dataset}. "
-                "Privacy accounting works per dataset, please initialize new PrivacyEngine if you're using "
-                "different dataset. You can ignore this warning if two datasets above represent the same "
-                "logical dataset",
+                f"PrivacyEngine detected new dataset object. Was: {self.dataset}, got: {dataset}. Privacy accounting "
+                "works per dataset, please initialize new PrivacyEngine if you're using different dataset. You can "
+                "ignore this warning if two datasets above represent the same logical dataset",
                 PrivacyWarning,
                 stacklevel=3,
             )  # fmt: skip
-        if poisson_sampling:
-            return DPDataLoader.from_data_loader(
-                data_loader,
-                generator=self.secure_rng,
-                distributed=distributed,
-                batch_first=batch_first,
-                rand_on_empty=rand_on_empty,
-            )
-        if distributed:
-            check_fixed_batches(data_loader)
-        warnings.warn(
-            "poisson_sampling=False: batches are fixed, and sampling adds nothing to the privacy. Each pass over the "
-            "data is accounted as one release without sampling. (Opacus accounts it as Poisson sampling.)",
-            PrivacyWarning,
-            stacklevel=3,
-        )  # fmt: skip
-        return counted(data_loader)
-
-    def _prepare_optimizer(
-        self,
-        *,
-        optimizer: Optimizer,
-        noise_multiplier: float,
-        max_grad_norm: Any,
-        expected_batch_size: float,
-        loss_reduction: str,
-        clipping: str,
-        noise_generator: Any,
-        grad_sample_mode: str,
-        distributed: bool = False,
-        **kwargs: Any,
-    ) -> DPOptimizer:
-        if isinstance(optimizer, DPOptimizer):
-            optimizer = optimizer.original_optimizer
-        kind = get_optimizer_class(clipping, distributed, grad_sample_mode)
-        return kind(
-            optimizer,
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=max_grad_norm,
-            expected_batch_size=expected_batch_size,
-            loss_reduction=loss_reduction,
-            generator=self.secure_rng if self.secure_mode else noise_generator,
-            secure_mode=self.secure_mode,
-            **kwargs,
-        )
 
     # --- accounting -------------------------------------------------------------------------------
 
@@ -366,7 +277,7 @@ class PrivacyEngine:
         It rests on this process: nothing was written to a ledger on disk. `saltflat.fit` gives certificates
         that others can verify.
         """
-        return certified(self, self._accounts, self._use_checks, delta)
+        return certified(self, delta)
 
     @property
     def average(self) -> dict[str, torch.Tensor] | None:

@@ -79,11 +79,16 @@ def ft_compute_per_sample_gradient(
     """
     if not hasattr(layer, "ft_compute_sample_grad"):
         prepare_layer(layer)
+    return gradients_by(layer.ft_compute_sample_grad, layer, activations[0], backprops)
+
+
+def gradients_by(
+    function: Callable[..., Any], layer: nn.Module, rows: Tensor, backprops: Tensor
+) -> dict[nn.Parameter, Tensor]:
+    """Each example's gradient of all parameters of a layer, by a function as `SampleGradients` is one."""
     parameters = list(layer.parameters())
-    given = activations[0]
-    if given.is_floating_point():
-        given = given.to(backprops.dtype)
-    if len(given) == 0:
+    if len(rows) == 0:
         return {p: p.new_zeros(0, *p.shape) for p in parameters}
-    found = layer.ft_compute_sample_grad([p.detach() for p in parameters], given, backprops)
+    rows = rows.to(backprops.dtype) if rows.is_floating_point() else rows
+    found = function([p.detach() for p in parameters], rows, backprops)
     return dict(zip(parameters, found, strict=True))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from saltflat.compat.opacus.grad_sample.functorch import prepare_layer
 from saltflat.compat.opacus.grad_sample.parameters import Watched
 from saltflat.compat.opacus.grad_sample.recorder import Recorder
-from saltflat.compat.opacus.over_ranks import plain
+from saltflat.compat.opacus.over_ranks import check_layout, plain
 from saltflat.compat.opacus.utils.module_utils import trainable_modules
 
 
@@ -30,11 +30,6 @@ def _forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return type(module).forward(module, *args, **kwargs)
 
 
-def _refuse_batch_second(batch_first: bool) -> None:
-    if not batch_first:
-        raise NotImplementedError("grad_sample_mode='no_op' knows batch_first=True only")
-
-
 class AbstractGradSampleHooks:
     """What wrapped and unwrapped modules have in common."""
 
@@ -44,20 +39,30 @@ class AbstractGradSampleHooks:
 
     _module: nn.Module
 
-    def _begin(
-        self, module: nn.Module, batch_first: bool, loss_reduction: str, strict: bool, max_grad_norm: Any
+    def __init__(
+        self,
+        m: nn.Module,
+        *,
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        strict: bool = True,
+        force_functorch: bool = False,
+        max_grad_norm: Any = 1,
+        use_ghost_clipping: bool = True,
     ) -> None:
-        if any(isinstance(p, Watched) for p in module.parameters()):
+        if any(isinstance(p, Watched) for p in m.parameters()):
             raise ValueError("Trying to add hooks twice to the same model")
-        self.validate(module, strict=strict)
-        self._module = module
+        check_layout(m)
+        self.validate(m, strict=strict)
+        self._module = m
         self.batch_first, self.loss_reduction = batch_first, loss_reduction
         self.max_grad_norm = max_grad_norm
+        self.force_functorch, self.use_ghost_clipping = force_functorch, use_ghost_clipping
         self.recorder: Recorder | None = Recorder(
-            plain(module), batch_first=batch_first, loss_reduction=loss_reduction
+            plain(m), batch_first=batch_first, loss_reduction=loss_reduction
         )
         self.recorder.ghost = self.GHOST
-        for _, layer in trainable_modules(module):
+        for _, layer in trainable_modules(m):
             if type(layer) not in (*self.GRAD_SAMPLERS, nn.EmbeddingBag) and not list(layer.buffers()):
                 prepare_layer(layer, batch_first)
 
@@ -171,6 +176,11 @@ class AbstractGradSampleHooks:
 class AbstractGradSampleModule(nn.Module, AbstractGradSampleHooks):
     """A module around another one. Its ``state_dict`` has the prefix ``_module.``, as in Opacus."""
 
+    def __init__(self, m: nn.Module, **options: Any) -> None:
+        nn.Module.__init__(self)
+        AbstractGradSampleHooks.__init__(self, m, **options)
+        self.grad_accumulation_hook = None
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped module's outputs; while it trains, the call is recorded."""
         recorder = self.recorder
@@ -215,22 +225,6 @@ class GradSampleModule(AbstractGradSampleModule):
     torch.Size([4, 1, 3])
     """
 
-    def __init__(
-        self,
-        m: nn.Module,
-        *,
-        batch_first: bool = True,
-        loss_reduction: str = "mean",
-        strict: bool = True,
-        force_functorch: bool = False,
-        max_grad_norm: Any = 1,
-        use_ghost_clipping: bool = True,
-    ) -> None:
-        nn.Module.__init__(self)
-        self._begin(m, batch_first, loss_reduction, strict, max_grad_norm)
-        self.force_functorch, self.use_ghost_clipping = force_functorch, use_ghost_clipping
-        self.grad_accumulation_hook = None
-
 
 class GradSampleModuleFastGradientClipping(GradSampleModule):
     """The class of ``grad_sample_mode="ghost"``; the engine underneath is the same."""
@@ -240,15 +234,6 @@ class GradSampleModuleFastGradientClipping(GradSampleModule):
 
 class GradSampleModuleExpandedWeights(GradSampleModule):
     """The class of ``grad_sample_mode="ew"``; the engine underneath is the same."""
-
-
-class GradSampleModuleNoOp(GradSampleModule):
-    """The class of ``grad_sample_mode="no_op"``: ``p.grad_sample`` is left to the caller."""
-
-    def __init__(self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean") -> None:
-        _refuse_batch_second(batch_first)
-        super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
-        self.disable_hooks()
 
 
 class _Interceptor:
@@ -269,24 +254,13 @@ class _Interceptor:
 class GradSampleHooks(AbstractGradSampleHooks):
     """Records the calls of a module that stays as it is (``wrap_model=False``); `cleanup` ends it."""
 
-    def __init__(
-        self,
-        m: nn.Module,
-        *,
-        batch_first: bool = True,
-        loss_reduction: str = "mean",
-        strict: bool = True,
-        force_functorch: bool = False,
-        max_grad_norm: Any = 1,
-        use_ghost_clipping: bool = True,
-    ) -> None:
+    def __init__(self, m: nn.Module, **options: Any) -> None:
         if "forward" in m.__dict__:
             raise ValueError(
                 "The module's forward was replaced on the instance already; it cannot be recorded unwrapped. "
                 "Use wrap_model=True."
             )
-        self._begin(m, batch_first, loss_reduction, strict, max_grad_norm)
-        self.force_functorch, self.use_ghost_clipping = force_functorch, use_ghost_clipping
+        super().__init__(m, **options)
         assert self.recorder is not None
         m.__dict__["forward"] = _Interceptor(self.recorder)
 
@@ -297,10 +271,19 @@ class GradSampleHooksFastGradientClipping(GradSampleHooks):
     GHOST = True
 
 
-class GradSampleHooksNoOp(GradSampleHooks):
-    """`GradSampleHooks` under the name of ``grad_sample_mode="no_op"``: ``p.grad_sample`` is left to the caller."""
+class _NoOp(AbstractGradSampleHooks):
+    """``p.grad_sample`` is left to the caller."""
 
     def __init__(self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean") -> None:
-        _refuse_batch_second(batch_first)
+        if not batch_first:
+            raise NotImplementedError("grad_sample_mode='no_op' knows batch_first=True only")
         super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
         self.disable_hooks()
+
+
+class GradSampleModuleNoOp(_NoOp, GradSampleModule):
+    """The class of ``grad_sample_mode="no_op"``."""
+
+
+class GradSampleHooksNoOp(_NoOp, GradSampleHooks):
+    """The same for a model that is not wrapped."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from saltflat.compat.opacus.grad_sample.functorch import SampleGradients
+from saltflat.compat.opacus.grad_sample.functorch import SampleGradients, gradients_by
 from saltflat.compat.opacus.grad_sample.grad_sample_module import AbstractGradSampleHooks
 from saltflat.compat.opacus.layers import SequenceBias
 
@@ -25,12 +25,8 @@ def compute_grad_sample(
     >>> compute_grad_sample(layer, [torch.tensor([[[1.0, 2.0]]])], torch.ones(1, 1, 1))[layer.weight].tolist()
     [[[[1.0, 2.0]]]]
     """
-    parameters = list(layer.parameters())
-    rows = activations[0].to(backprops.dtype) if activations[0].is_floating_point() else activations[0]
-    if len(rows) == 0:
-        return {p: p.new_zeros(0, *p.shape) for p in parameters if p.requires_grad}
-    found = SampleGradients(layer, batch_first=True)([p.detach() for p in parameters], rows, backprops)
-    return {p: grads for p, grads in zip(parameters, found, strict=True) if p.requires_grad}
+    found = gradients_by(SampleGradients(layer, batch_first=True), layer, activations[0], backprops)
+    return {p: grads for p, grads in found.items() if p.requires_grad}
 
 
 def compute_norm_sample(

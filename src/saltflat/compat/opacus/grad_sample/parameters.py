@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from saltflat.engine.calling import in_full_precision
 from saltflat.engine.clipped_sum import add_to
 from saltflat.engine.one_call import Uses
 from saltflat.engine.passes import Clip, Pass, clipped_uses, gradients_in, merged_passes
 from saltflat.engine.uses import DirectUse
+
+if TYPE_CHECKING:
+    from saltflat.compat.opacus.grad_sample.recorder import Recorder
 
 
 class Record:
@@ -63,7 +67,7 @@ class Record:
     def norms(self, parameter: nn.Parameter) -> Tensor:
         """Each example's gradient norm for one parameter."""
         found = []
-        with torch.no_grad():
+        with torch.no_grad(), in_full_precision(parameter.device):
             for units, uses in self.parts():
                 use = uses.get(id(parameter))
                 zeros = torch.zeros(units, device=parameter.device, dtype=parameter.dtype)
@@ -104,24 +108,11 @@ class GivenRecord(Record):
         self._parts = [(len(grads), {id(parameter): DirectUse(grads.detach().to(parameter.dtype))})]
 
 
-class Underway(Protocol):
-    """Backward passes that arrived, and wait for others of the same examples."""
-
-    ghost: bool
-    """Only norms are shown, as in Opacus's ghost mode."""
-
-    def close_group(self) -> None:
-        """Those that arrived are one batch."""
-
-    def drop_group(self) -> None:
-        """Forget those that arrived."""
-
-
 class Watched:
     """Mixed into the class of a parameter whose gradients are told apart by example."""
 
     _records: list[Record]
-    _underway: Underway | None = None
+    _underway: Recorder | None = None  # holds backward passes that wait for others of the same examples
     _cleared_norms: Tensor | None = None  # of a batch that was cleared before a step used it
 
     def records(self) -> list[Record]:
@@ -186,7 +177,7 @@ def _watched_class(kind: type) -> type:
     return type(kind.__name__, (Watched, kind), {"_unwatched": kind, "__module__": kind.__module__})
 
 
-def watch(parameter: nn.Parameter, underway: Underway | None = None) -> None:
+def watch(parameter: nn.Parameter, underway: Recorder | None = None) -> None:
     """Let a parameter answer ``grad_sample``. Its numbers, its place and its name stay."""
     if not isinstance(parameter, Watched):
         own = parameter.__dict__

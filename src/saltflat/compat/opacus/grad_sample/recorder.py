@@ -16,6 +16,7 @@ from saltflat.compat.opacus.grad_sample.bags import by_example
 from saltflat.compat.opacus.grad_sample.parameters import EmptyRecord, Record, Watched, unwatch, watch
 from saltflat.compat.opacus.utils.packed_sequences import Padded
 from saltflat.engine.acquaintance import Acquaintance
+from saltflat.engine.calling import in_full_precision, untouched
 from saltflat.engine.one_call import Call, Known
 from saltflat.engine.passes import Clip, Pass
 from saltflat.errors import PrivacyWarning, RefusedError
@@ -49,6 +50,7 @@ class Recorder:
         # Asked whether the examples are in the second dimension of all arguments: what to do if that is taken.
         self.rows_second: Callable[[Sequence[Any]], Callable[[], None] | None] = lambda _: None
         self._known = Acquaintance()
+        self._types: dict[Any, list[torch.dtype | None]] = {}  # of outputs under autocast
         self._waiting: list[weakref.ref[Pass]] = []
         self._group: list[Pass] = []
         self._orders: weakref.WeakKeyDictionary[Pass, Tensor] = weakref.WeakKeyDictionary()
@@ -109,7 +111,29 @@ class Recorder:
         self._waiting.append(weakref.ref(this))
         if order is not None:
             self._orders[this] = order
-        return this.forward()
+        return self._in_types_of_torch(call, this.forward())
+
+    def _in_types_of_torch(self, call: Call, out: Any) -> Any:
+        """Under autocast, outputs in the types that torch gives them; gradients of weights keep that of the weights.
+
+        The tape meets weights in their own type, so its outputs are longer. They are rounded row by row before any
+        gradient is known: what is clipped, and how, stays the same. The first call of a form is compared with
+        a plain one.
+        """
+        device = self.trainable()[0].device.type
+        if not torch.is_autocast_enabled(device):
+            return out
+        leaves, spec = tree_flatten(out)
+        form = torch.get_autocast_dtype(device), call.form(), spec
+        if form not in self._types:
+            with torch.no_grad(), untouched(self.module):
+                plainly = tree_flatten(call.filled(self.module, {}))[0]
+            self._types[form] = [leaf.dtype if isinstance(leaf, Tensor) else None for leaf in plainly]
+        found = [
+            leaf.to(kind) if isinstance(leaf, Tensor) and kind is not None else leaf
+            for leaf, kind in zip(leaves, self._types[form], strict=True)
+        ]
+        return tree_unflatten(found, spec)
 
     def _looked_at(self, call: Call) -> tuple[Call, Known]:
         try:
@@ -186,7 +210,7 @@ class Recorder:
             self._leave_batch_gradient(record, parameters)
 
     def _leave_batch_gradient(self, record: Record, parameters: Sequence[nn.Parameter]) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), in_full_precision(parameters[0].device):
             for p in parameters:
                 for units, uses in record.parts():
                     use = uses.get(id(p))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from saltflat.compat.opacus.grad_sample import grad_sample_module as modules
 from saltflat.compat.opacus.grad_sample import grad_sample_module_fast_gradient_clipping_fsdp as fsdp
 from saltflat.compat.opacus.grad_sample import grad_sample_module_fast_gradient_clipping_tp as tp
+from saltflat.compat.opacus.utils.module_utils import enter
 from saltflat.errors import PrivacyWarning
 
 MODES: dict[str, type[modules.GradSampleModule]] = {
@@ -21,33 +22,32 @@ MODES: dict[str, type[modules.GradSampleModule]] = {
     "ghost_fsdp": fsdp.GradSampleModuleFastGradientClippingFSDP,
     "no_op": modules.GradSampleModuleNoOp,
 }
+NOT_WRAPPED: dict[str, type[modules.GradSampleHooks]] = {
+    "hooks": modules.GradSampleHooks,
+    "functorch": modules.GradSampleHooks,
+    "ghost": modules.GradSampleHooksFastGradientClipping,
+    "ghost_fsdp": fsdp.GradSampleHooksFastGradientClippingFSDP,
+    "ghost_tp": tp.GradSampleHooksFastGradientClippingTP,
+    "no_op": modules.GradSampleHooksNoOp,
+}
+Kind = TypeVar("Kind")
 
 
 def get_gsm_class(grad_sample_mode: str) -> type[modules.AbstractGradSampleModule]:
     """The class of a mode. All compute the same, by the one engine."""
-    if grad_sample_mode not in MODES:
-        why = f". {tp.REFUSED}" if grad_sample_mode == "ghost_tp" else ""
-        raise ValueError(
-            f"Unexpected grad_sample_mode: {grad_sample_mode}. Allowed values: {', '.join(MODES)}{why}"
-        )
-    return MODES[grad_sample_mode]
+    cure = "; ghost_tp with wrap_model=False, as in Opacus" if grad_sample_mode == "ghost_tp" else ""
+    return _known(MODES, grad_sample_mode, "Allowed values", cure)
 
 
 def get_hooks_class(grad_sample_mode: str) -> type[modules.GradSampleHooks]:
     """The class of a mode for modules that are not wrapped."""
-    known: dict[str, type[modules.GradSampleHooks]] = {
-        "hooks": modules.GradSampleHooks,
-        "functorch": modules.GradSampleHooks,
-        "ghost": modules.GradSampleHooksFastGradientClipping,
-        "ghost_fsdp": fsdp.GradSampleHooksFastGradientClippingFSDP,
-        "ghost_tp": tp.GradSampleHooksFastGradientClippingTP,
-        "no_op": modules.GradSampleHooksNoOp,
-    }
-    if grad_sample_mode not in known:
-        raise ValueError(
-            f"Unexpected grad_sample_mode: {grad_sample_mode}. Hooks-based approach supports: {', '.join(known)}"
-        )
-    return known[grad_sample_mode]
+    return _known(NOT_WRAPPED, grad_sample_mode, "Hooks-based approach supports")
+
+
+def _known(table: dict[str, Kind], mode: str, said: str, cure: str = "") -> Kind:
+    if mode not in table:
+        raise ValueError(f"Unexpected grad_sample_mode: {mode}. {said}: {', '.join(table)}{cure}")
+    return table[mode]
 
 
 def prepare_module(
@@ -68,17 +68,14 @@ def wrap_model(
     return prepare_module(model, grad_sample_mode, wrap_model, *args, **kwargs)
 
 
-def _registered(
-    table: dict[type[nn.Module], Callable[..., Any]], target: type[nn.Module] | Sequence[type[nn.Module]]
-) -> Callable[..., Any]:
+def _kept(table: dict[type[nn.Module], Callable[..., Any]], target: Any) -> Callable[..., Any]:
     def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
-        for each in target if isinstance(target, Sequence) else [target]:
-            table[each] = function
         warnings.warn(
             f"{function.__name__} is kept, but not called: the engine sees every operation of a layer, and "
             "computes its gradients itself.", PrivacyWarning, stacklevel=2,
         )  # fmt: skip
-        return function
+        kept: Callable[..., Any] = enter(table, target)(function)
+        return kept
 
     return decorator
 
@@ -87,11 +84,11 @@ def register_grad_sampler(
     target_class_or_classes: type[nn.Module] | Sequence[type[nn.Module]],
 ) -> Callable[..., Any]:
     """Accepted, and not needed: a layer of one's own is seen operation by operation."""
-    return _registered(modules.AbstractGradSampleHooks.GRAD_SAMPLERS, target_class_or_classes)
+    return _kept(modules.AbstractGradSampleHooks.GRAD_SAMPLERS, target_class_or_classes)
 
 
 def register_norm_sampler(
     target_class_or_classes: type[nn.Module] | Sequence[type[nn.Module]],
 ) -> Callable[..., Any]:
     """Accepted, and not needed."""
-    return _registered(modules.AbstractGradSampleHooks.NORM_SAMPLERS, target_class_or_classes)
+    return _kept(modules.AbstractGradSampleHooks.NORM_SAMPLERS, target_class_or_classes)

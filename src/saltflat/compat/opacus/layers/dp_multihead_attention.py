@@ -171,6 +171,3 @@ def _to_names_of_opacus(weights: Any, prefix: str) -> None:
             weights[f"{prefix}{name}.weight"] = weights.pop(f"{prefix}{kind}_proj_weight")
         if f"{prefix}bias_{kind}" in weights:
             weights[f"{prefix}seq_bias_{kind}.bias"] = weights.pop(f"{prefix}bias_{kind}").flatten()
-
-
-__all__ = ["DPMultiheadAttention", "SequenceBias"]

@@ -99,6 +99,3 @@ class DPLSTM(_AsInOpacus, nn.LSTM):
 
 class DPGRU(_AsInOpacus, nn.GRU):
     """`torch.nn.GRU`, with the arguments of Opacus."""
-
-
-__all__ = ["DPGRU", "DPLSTM", "DPRNN"]

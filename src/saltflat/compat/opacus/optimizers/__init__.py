@@ -28,37 +28,34 @@ __all__ = [
 ]
 
 
+KINDS: dict[tuple[str, bool], type[DPOptimizer]] = {
+    ("flat", False): DPOptimizer,
+    ("flat", True): DistributedDPOptimizer,
+    ("per_layer", False): DPPerLayerOptimizer,
+    ("per_layer", True): SimpleDistributedPerLayerOptimizer,
+    ("adaptive", False): AdaClipDPOptimizer,
+    ("automatic", False): AutomaticDPOptimizer,
+}
+GHOSTS: dict[tuple[str, bool], type[DPOptimizer]] = {
+    ("ghost", False): DPOptimizerFastGradientClipping,
+    ("ghost", True): DistributedDPOptimizerFastGradientClipping,
+    ("ghost_fsdp", True): FSDPOptimizerFastGradientClipping,
+}
+
+
 def get_optimizer_class(
     clipping: str, distributed: bool, grad_sample_mode: str | None = None
 ) -> type[DPOptimizer]:
     """The class for a way to clip. Raises ValueError for combinations that Opacus does not have either."""
+    said = f"Clipping: {clipping}, distributed: {distributed} and grad_sample_mode: {grad_sample_mode}"
     if grad_sample_mode in ("ghost", "ghost_fsdp"):
-        ghosts: dict[tuple[str, bool], type[DPOptimizer]] = {
-            ("ghost", False): DPOptimizerFastGradientClipping,
-            ("ghost", True): DistributedDPOptimizerFastGradientClipping,
-            ("ghost_fsdp", True): FSDPOptimizerFastGradientClipping,
-        }
-        if clipping == "flat" and (grad_sample_mode, distributed) in ghosts:
-            return ghosts[grad_sample_mode, distributed]
-        cure = (
-            ". Put the model into FSDP2Wrapper"
-            if grad_sample_mode == "ghost_fsdp" and not distributed
-            else ""
-        )
-        raise ValueError(
-            f"Unsupported combination of parameters. Clipping: {clipping}, distributed: {distributed} and "
-            f"grad_sample_mode: {grad_sample_mode}{cure}"
-        )
-    known: dict[tuple[str, bool], type[DPOptimizer]] = {
-        ("flat", False): DPOptimizer,
-        ("flat", True): DistributedDPOptimizer,
-        ("per_layer", False): DPPerLayerOptimizer,
-        ("per_layer", True): SimpleDistributedPerLayerOptimizer,
-        ("adaptive", False): AdaClipDPOptimizer,
-        ("automatic", False): AutomaticDPOptimizer,
-    }
-    if (clipping, distributed) not in known:
-        raise ValueError(f"Unexpected optimizer parameters. Clipping: {clipping}, distributed: {distributed}")
+        if clipping == "flat" and (grad_sample_mode, distributed) in GHOSTS:
+            return GHOSTS[grad_sample_mode, distributed]
+        alone = grad_sample_mode == "ghost_fsdp" and not distributed
+        cure = ". Put the model into FSDP2Wrapper" if alone else ""
+        raise ValueError(f"Unsupported combination of parameters. {said}{cure}")
+    if (clipping, distributed) not in KINDS:
+        raise ValueError(f"Unexpected optimizer parameters. {said}")
     if clipping == "per_layer" and distributed and grad_sample_mode not in ("hooks", "ew"):
         raise ValueError(f"Unexpected grad_sample_mode: {grad_sample_mode}")
-    return known[clipping, distributed]
+    return KINDS[clipping, distributed]

@@ -47,6 +47,16 @@ def _generate_noise(
     return gaussian(reference.shape, std, reference.device, generator)
 
 
+def _of_the_wrapped(name: str) -> property:
+    def get(self: Any) -> Any:
+        return getattr(self.original_optimizer, name)
+
+    def put(self: Any, value: Any) -> None:
+        setattr(self.original_optimizer, name, value)
+
+    return property(get, put, doc="That of the wrapped optimizer.")
+
+
 class DPOptimizer(Optimizer):
     """An optimizer around another one, whose step is a release: clipped sum, noise, division by a constant.
 
@@ -62,6 +72,8 @@ class DPOptimizer(Optimizer):
     >>> model(torch.ones(4, 2)).mean().backward()
     >>> optimizer.step()
     """
+
+    keeps_gradients = True  # p.grad_sample can still be read after the step
 
     def __init__(
         self,
@@ -92,7 +104,6 @@ class DPOptimizer(Optimizer):
         self.search: FlatSearch | None = None
         self.use_check: UseCheck | None = None
         self.averager: Averager | None = None
-        self.keeps_gradients = True  # p.grad_sample can still be read after the step
         self._step_skip_queue: list[bool] = []
         self._is_last_step_skipped = False
         for p in self.params:
@@ -268,32 +279,9 @@ class DPOptimizer(Optimizer):
 
     # --- the wrapped optimizer --------------------------------------------------------------------
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the wrapped optimizer."""
-        return self.original_optimizer.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.original_optimizer.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        """That of the wrapped optimizer."""
-        return self.original_optimizer.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.original_optimizer.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """Those of the wrapped optimizer."""
-        return self.original_optimizer.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.original_optimizer.defaults = defaults
+    param_groups: Any = _of_the_wrapped("param_groups")
+    state: Any = _of_the_wrapped("state")
+    defaults: Any = _of_the_wrapped("defaults")
 
     def __getattr__(self, name: str) -> Any:
         if name == "original_optimizer":
@@ -315,9 +303,7 @@ class DPOptimizer(Optimizer):
 class DPOptimizerFastGradientClipping(DPOptimizer):
     """The optimizer of ``grad_sample_mode="ghost"``: per-example gradients are not kept for reading."""
 
-    def __init__(self, optimizer: Optimizer, **kwargs: Any) -> None:
-        super().__init__(optimizer, **kwargs)
-        self.keeps_gradients = False
+    keeps_gradients = False
 
     def accumulate(self) -> None:
         """`clip_and_accumulate`; in Opacus the gradients are clipped before this is called."""
@@ -354,8 +340,3 @@ def _clipped(
         own = GivenRecord(p, record.gradients(p))
         uses[id(p)] = own.parts()[0][1][id(p)]
     return clipped_uses(trained, uses, units.pop(), clip)
-
-
-__all__ = [
-    "AutomaticDPOptimizer", "DPOptimizer", "DPOptimizerFastGradientClipping", "params",
-]  # fmt: skip

@@ -129,6 +129,3 @@ class DPLossFastGradientClipping:
             return losses.mean(dim=1)
         counted = (targets.view(losses.shape) != ignored).sum(dim=1).clamp(min=1)
         return losses.sum(dim=1) / counted
-
-
-__all__ = ["DPLossFastGradientClipping", "DPTensorFastGradientClipping"]

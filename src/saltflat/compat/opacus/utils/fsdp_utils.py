@@ -8,10 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.distributed.fsdp  # not used here: scripts say dist.fsdp, which Opacus has imported for them
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from saltflat.compat.opacus.over_ranks import Replicated, check_layout, same_weights
+from saltflat.compat.opacus.over_ranks import Replicated, device_of, same_weights
 
 
 class WholeParameter(nn.Parameter):
@@ -31,8 +32,9 @@ class _InLowPrecision(Replicated):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """That of the model, under autocast where the policy has a type for the parameters."""
         kind = self._compute_dtype
+        this: Any = self
         own: Any = super()
-        with torch.autocast(_device(self), dtype=kind, enabled=kind is not None):
+        with torch.autocast(device_of(this.parameters()), dtype=kind, enabled=kind is not None):
             out = own.forward(*args, **kwargs)
         said = self._output_dtype or kind
         return out if said is None else _cast(out, said)
@@ -46,7 +48,7 @@ class _InHighPrecision:
         this: Any = self
         own: Any = super()
         args, kwargs = _cast((args, kwargs), next(this.parameters()).dtype)
-        with torch.autocast(_device(self), enabled=False):
+        with torch.autocast(device_of(this.parameters()), enabled=False):
             return own.forward(*args, **kwargs)
 
 
@@ -61,7 +63,6 @@ def FSDP2Wrapper(model: nn.Module, **kwargs: Any) -> nn.Module:
     type, or ``output_dtype``. Operations that meet trainable weights, clipped sums and messages stay in the type of the
     weights. ``opacus_high_precision_layers`` are left out of autocast. Other arguments change nothing, as in Opacus.
     """
-    check_layout(model)
     same_weights(model)
     warnings.warn(
         "FSDP2Wrapper: every rank holds all parameters here. Results are those of sharded ones; memory for parameters, "
@@ -113,7 +114,3 @@ def _cast(values: Any, kind: torch.dtype) -> Any:
         return value.to(kind) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     return tree_map(one, values)
-
-
-def _device(module: Any) -> str:
-    return next((str(p.device.type) for p in module.parameters()), "cpu")

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+def enter(
+    table: dict[type[nn.Module], Callable[..., Any]], types: type[nn.Module] | Sequence[type[nn.Module]]
+) -> Callable[..., Any]:
+    """A decorator that puts a function into a table, for one kind of layer or several."""
+
+    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+        table.update(dict.fromkeys(types if isinstance(types, Sequence) else [types], function))
+        return function
+
+    return decorator
 
 
 def has_trainable_params(module: nn.Module) -> bool:

@@ -98,9 +98,9 @@ class DistributedUniformWithReplacementSampler(UniformWithReplacementSampler):
     def generator(self, generator: Any) -> None:
         self._generator = own_generator(generator)
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[Any]:
         for chosen in super().__iter__():
-            yield self._own[chosen].tolist()
+            yield self._own[chosen]  # a tensor, as in Opacus
 
     def set_epoch(self, epoch: int) -> None:
         """Note the number of an epoch; the shards stay what they are."""

@@ -13,7 +13,12 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from saltflat.compat.opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention
-from saltflat.compat.opacus.utils.module_utils import clone_module, has_trainable_params, trainable_modules
+from saltflat.compat.opacus.utils.module_utils import (
+    clone_module,
+    enter,
+    has_trainable_params,
+    trainable_modules,
+)
 from saltflat.compat.opacus.validators.errors import (
     IllegalModuleConfigurationError,
     ShouldReplaceModuleError,
@@ -174,28 +179,23 @@ def fix_batch_norm(
         friendly: Any = make_private_friendly(layer)
         num_groups = int(friendly.num_groups)  # large enough for rows without maps
     # as many groups as Opacus takes, so that weights fit into models that were trained there
-    return _group_norm(layer, math.gcd(32, layer.num_features) if num_groups is None else num_groups)
+    groups = math.gcd(32, layer.num_features) if num_groups is None else num_groups
+    new = nn.GroupNorm(groups, layer.num_features, layer.eps, affine=layer.affine)
+    return _with_scale_of(layer, new.train(layer.training))
 
 
 def fix_instance_norm(layer: _InstanceNorm, **_: Any) -> nn.Module:
     """The same without running statistics; the layer itself if it keeps none."""
     if not layer.track_running_stats:
         return layer
-    new: Any = make_private_friendly(layer)
-    return _with_scale_of(layer, new)
+    return _with_scale_of(layer, make_private_friendly(layer))
 
 
-def _with_scale_of(norm: Any, new: Any) -> Any:
+def _with_scale_of(norm: Any, new: Any) -> nn.Module:
     if norm.affine:
         new.weight, new.bias = norm.weight, norm.bias
-    return new
-
-
-def _group_norm(norm: _BatchNorm, groups: int) -> nn.Module:
-    new: nn.Module = _with_scale_of(
-        norm, nn.GroupNorm(groups, norm.num_features, norm.eps, affine=norm.affine)
-    )
-    return new.train(norm.training)
+    made: nn.Module = new
+    return made
 
 
 def _instance_norm(norm: _BatchNorm) -> nn.Module:
@@ -223,7 +223,7 @@ def register_module_validator(
     validator_class: Any = ModuleValidator,
 ) -> Callable[..., Any]:
     """A check of one's own for a type of layer."""
-    return _into(validator_class.VALIDATORS, target_class_or_classes)
+    return enter(validator_class.VALIDATORS, target_class_or_classes)
 
 
 def register_module_fixer(
@@ -231,16 +231,7 @@ def register_module_fixer(
     validator_class: Any = ModuleValidator,
 ) -> Callable[..., Any]:
     """A replacement of one's own for a type of layer."""
-    return _into(validator_class.FIXERS, target_class_or_classes)
-
-
-def _into(table: dict[Any, Any], types: type[nn.Module] | Sequence[type[nn.Module]]) -> Callable[..., Any]:
-    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
-        for each in types if isinstance(types, Sequence) else [types]:
-            table[each] = function
-        return function
-
-    return decorator
+    return enter(validator_class.FIXERS, target_class_or_classes)
 
 
 OWN_FIXERS = (fix_batch_norm, fix_instance_norm)
