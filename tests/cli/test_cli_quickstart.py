@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -24,7 +25,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short")
-def test_it_tells_its_story(run: Inside) -> None:
+def test_it_tells_its_story(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        shutil, "which", lambda name: None
+    )  # as under make: the shell does not know the command
+    monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
     code, out, err = run("quickstart", "--seeds", "2", "--out", "here")
     assert code == 0, err
     for words in (
@@ -35,6 +40,7 @@ def test_it_tells_its_story(run: Inside) -> None:
     ):  # fmt: skip
         assert words in " ".join(out.split()), words
     assert all(line in out for line in quickstart.NEXT)
+    assert f". {shlex.quote(f'{sys.prefix}/bin/activate')} " in out
     page = Path("here/report.html").read_text(encoding="utf-8")
     assert all(method in page for method in quickstart.METHODS)
     stored = json.loads(Path("here/quickstart.json").read_text(encoding="utf-8"))
@@ -48,12 +54,14 @@ def test_it_tells_its_story(run: Inside) -> None:
 
 
 @pytest.mark.usefixtures("short")
-def test_what_is_there_stays_there(run: Inside) -> None:
+def test_what_is_there_stays_there(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """An earlier one and a stranger's folder alike; which folder it is instead is said."""
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     Path("saltflat-quickstart").mkdir()
     (Path("saltflat-quickstart") / "thesis.txt").write_text("mine")
     code, out, err = run("quickstart", "--seeds", "1")
     assert code == 0
+    assert "activate" not in out
     assert (
         "saltflat-quickstart is there already and stays as it is: this time it is saltflat-quickstart-2."
         in err

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cli_helpers import Inside, answer, saltflat, write_table
+from PIL import Image
 
 import saltflat as sf
 from saltflat.record.ledger import Ledger
@@ -153,8 +154,6 @@ def test_features_of_ones_own_images_are_written_nowhere(
     run: Inside, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Fails when features are kept in the cache whatever they are made of: they tell of the images."""
-    from PIL import Image
-
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     for label in ("cat", "dog"):
@@ -166,3 +165,30 @@ def test_features_of_ones_own_images_are_written_nowhere(
     code, _, err = run("train", "--data", "pets", "--model", "scatter-linear", *settings, "--out", "here")
     assert code == 0, err
     assert not list(cache.rglob("*.safetensors"))
+
+
+def test_images_of_several_sizes(run: Inside) -> None:
+    """Refused with the option that helps; with it, they are trained on, and other images are brought to that size."""
+    for folder in ("scans", "later"):
+        for number in range(8):
+            place = Path(folder, "low" if number < 4 else "high")
+            place.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (9 + number, 8), 30 * number).save(place / f"{number}.png")
+    plan = (
+        "--steps",
+        "2",
+        "--batch-size",
+        "4",
+        "--population",
+        "8",
+        "--noise-multiplier",
+        "4",
+        "--delta",
+        "0.01",
+    )
+    assert "--image-size" in run.refused("train", "--data", "scans", *plan, "--out", "run")
+    run.answer("train", "--data", "scans", "--image-size", "8", *plan, "--out", "run", "--json")
+    code, _, err = run("evaluate", "run", "--data", "later", "--size", "8", "--epsilon", "1", "--disjoint")
+    assert code == 0, err
+    code, _, err = run("evaluate", "run", "--size", "8", "--epsilon", "1")
+    assert code == 0, err

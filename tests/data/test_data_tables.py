@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,48 @@ def test_missing_and_fractional_labels_are_refused(tmp_path: Path) -> None:
     path = write(frame[["x", "inf"]], tmp_path / "t.parquet")
     with pytest.raises(InputError, match="text or whole numbers"):
         data.load(path, label="inf")
+
+
+@pytest.mark.parametrize("column", ["y", "person"])
+def test_an_empty_cell_is_neither_a_class_nor_a_person(tmp_path: Path, column: str) -> None:
+    """Fails when Arrow's nulls alone are looked for: in a CSV file an empty cell of text is a text (tried)."""
+    cells = {"y": "no", "person": "ann"} | {column: ""}
+    (tmp_path / "t.csv").write_text(f"x,y,person\n1,yes,bob\n2,{cells['y']},{cells['person']}\n")
+    with pytest.raises(InputError, match=f"lacks a value in the column '{column}'"):
+        data.load(tmp_path / "t.csv", label="y", group="person")
+
+
+@pytest.mark.parametrize(
+    ("head", "label", "cure"),
+    [
+        ("age,dose,outcome,patient", "outcom", "Did you mean 'outcome'?"),
+        ("age;dose;outcome", "outcome", "separated by ';': save it with commas"),
+        ("age,y,y", "y", "rename all but one"),
+        ("age,dose", None, "--label in a command"),
+    ],
+)
+def test_a_column_that_is_not_there_is_told_what_to_do(
+    tmp_path: Path, head: str, label: str | None, cure: str
+) -> None:
+    (tmp_path / "t.csv").write_text(f"{head}\n")
+    with pytest.raises(InputError) as found:
+        data.load(tmp_path / "t.csv", label=label)
+    assert cure in str(found.value)
+
+
+def test_a_single_class_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("y,a\nno,2\nno,4\n")
+    with pytest.raises(InputError, match="holds a single class, 'no'"):
+        data.load(tmp_path / "t.csv", label="y")
+    assert data.load(tmp_path / "t.csv", label="y", classes=["no", "yes"]).train.num_classes == 2
+
+
+def test_a_broken_row_is_not_quoted(tmp_path: Path) -> None:
+    """Fails when Arrow's whole message is passed on: it ends with the row (tried)."""
+    (tmp_path / "t.csv").write_text("y,a,b\n1,2,3\n0,4,5,77123\n")
+    with pytest.raises(InputError, match="got 4") as found:
+        data.load(tmp_path / "t.csv", label="y")
+    assert "77123" not in "".join(traceback.format_exception(found.value))
 
 
 @pytest.mark.parametrize("row", ["1,6", "1,6,7,8", '"1,6,7'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,14 @@ def test_frames_keep_their_names() -> None:
     np.testing.assert_array_equal(model.predict(frame), classifier().fit(X, y).predict(X))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame[["c", "a", "b"]])
+
+
+def test_text_is_refused_and_not_quoted() -> None:
+    """Fails when scikit-learn's message is passed on: it quotes a cell of the private rows (tried)."""
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": ["77123", "positive"]})
+    with pytest.raises(InputError, match="X='DataFrame' holds text") as found:
+        classifier().fit(frame, [0, 1])
+    assert "positive" not in "".join(traceback.format_exception(found.value))
 
 
 ORDERS: list[Any] = [

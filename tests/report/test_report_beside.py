@@ -14,6 +14,15 @@ import saltflat as sf
 pytestmark = pytest.mark.filterwarnings("ignore::saltflat.errors.PrivacyWarning")
 
 
+def test_how_to_add_a_geometry_is_something_that_works(run: Path) -> None:
+    """Fails when a command is named for a model of one's own, which no command can build (it once was so)."""
+    assert "saltflat geometry " in section(sf.report(run).page, "geometry")
+    (run / "model.json").unlink()
+    page = section(sf.report(run).page, "geometry")
+    assert "saltflat.geometry.measure" in page
+    assert "saltflat geometry " not in page
+
+
 def test_geometry_is_drawn(run: Path) -> None:
     write(run, "geometry.json", geometry())
     page = section(sf.report(run).page, "geometry")

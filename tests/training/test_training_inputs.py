@@ -91,6 +91,7 @@ BAD: dict[str, tuple[Call, str]] = {
     "rows that are no pairs": (fit(NotPairs()), "data"),
     "inputs and targets of two lengths": (fit((torch.zeros(5, 4), labels)), "inputs"),
     "labels above the classes": (fit(with_targets(labels + 1, num_classes=3)), "targets"),
+    "labels above the outputs": (fit((PAIR[0], labels + 1)), "targets"),
     "labels below zero": (fit(with_targets(labels - 1, num_classes=3)), "targets"),
     "real labels for declared classes": (fit(with_targets(labels.double(), num_classes=3)), "targets"),
     "real labels for three outputs": (fit((PAIR[0], labels.double())), "targets"),

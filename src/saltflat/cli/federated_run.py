@@ -41,7 +41,7 @@ METHOD_WORDS = ("rho", "ratio", "explore", "switch", "noise_ratio")
 SPLIT_WORDS = ("clients", "partition", "alpha", "partition_seed")
 STARTED_WITH = (
     *PLAN_WORDS, *METHOD_WORDS, *SPLIT_WORDS, "clipping", "method", "data", "label", "group", "model", "seed",
-    "randomness", "account", "public_fraction", "diagnostics", "engine",
+    "image_size", "randomness", "account", "public_fraction", "diagnostics", "engine",
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets", "together", "nodes", "timeout")
 

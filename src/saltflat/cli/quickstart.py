@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
+import shutil
 import statistics
 import sys
 import time
@@ -168,4 +170,7 @@ def _tell_the_rest(folder: Path, answer: dict[str, Any], found: Contest) -> None
     click.echo(f"  Whoever sees all {count} runs sees more than one of them shows: the report adds that up.")
     click.echo(f"\nReport of all {count} runs: {answer['report']} ({answer['seconds']:.0f} s)")
     click.echo("\nWith a table of your own that has a column outcome, try next:")
+    if shutil.which("saltflat") is None and sys.prefix != sys.base_prefix:  # as under make quickstart
+        activate = shlex.quote(str(Path(sys.prefix, "bin", "activate")))
+        click.echo(f"  . {activate}   # once in every shell, so that it finds saltflat")
     click.echo("\n".join(f"  {line}" for line in NEXT))

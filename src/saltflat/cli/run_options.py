@@ -57,6 +57,7 @@ data_options = options_of(
     data_dir_option,
     label_option,
     click.option("--group", help="The column that says whose row it is: people are protected, not rows."),
+    click.option("--image-size", type=int, help="Resize the images of a folder to this height and width."),
     click.option("--test-fraction", type=float,
                  help="Share of the rows to hold out and to test on, where the data has no test rows."),
     click.option("--model", shell_complete=known.complete_model,

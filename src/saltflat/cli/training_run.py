@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 STARTED_WITH = (
     *PLAN_WORDS, *METHOD_WORDS, "clipping", "views", "augmentations", "method", "data", "label", "group",
-    "test_fraction", "model", "schedule", "seed", "randomness", "account", "recipe", *PUBLIC_WORDS,
+    "image_size", "test_fraction", "model", "schedule", "seed", "randomness", "account", "recipe", *PUBLIC_WORDS,
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
 _TEXTS = (
@@ -53,7 +54,8 @@ def load_data(options: dict[str, Any]) -> DataSet:
     with names_of("data"):
         data = load(
             options["data"], data_dir=options.get("data_dir"), label=options.get("label"),
-            group=options.get("group"), test_fraction=options.get("test_fraction"),
+            group=options.get("group"), image_size=options.get("image_size"),
+            test_fraction=options.get("test_fraction"),
             public_fraction=options.get("public_fraction"), seed=options.get("public_seed") or 0,
         )  # fmt: skip
     if data.public is not None:  # before the plan, whose population is what is left
@@ -265,10 +267,16 @@ def data_of_run(folder: RunFolder, options: dict[str, Any], words: Iterable[str]
     if options["data"] is None:
         if "data" not in stored:
             raise InputError(
-                "data", None, "--data, because the run was started from Python", problem="is missing"
-            )
+                "data", None, "--data, because the run was started from Python", problem="is missing",
+                cure="Name the rows as for saltflat train. If the model is one of your own, only Python can load it: "
+                "sf.Run.load(folder, model=my_model).",
+            )  # fmt: skip
         chosen = {word: stored.get(word) if value is None else value for word, value in chosen.items()}
         chosen["test_fraction"] = stored.get("test_fraction")
+    if (
+        options["data"] is None or Path(options["data"]).is_dir()
+    ):  # other images, of the size that was trained on
+        chosen["image_size"] = stored.get("image_size")
     # which features the run was trained on, to be made of these or other rows
     features = {
         "model": stored.get("model"),
@@ -295,6 +303,8 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
             raise DamagedError(f"run.json: {word} is not a text.")
     if not isinstance(facts["options"].get("test_fraction"), float | None):
         raise DamagedError("run.json: test_fraction is not a number.")
+    if not isinstance(facts["options"].get("image_size"), int | None):
+        raise DamagedError("run.json: image_size is not a whole number.")
     return facts
 
 

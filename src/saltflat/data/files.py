@@ -14,7 +14,7 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
 
@@ -44,6 +44,15 @@ def bad_file(path: Path | str, problem: str, expected: str, cure: str = _AGAIN) 
     text = str(path)
     shown = text if len(text) <= 110 else "..." + text[-107:]
     return InputError("file", shown, expected, problem=problem, cure=cure)
+
+
+def check_several(path: Path | str, classes: Sequence[str]) -> None:
+    """Refuse data of a single class: there is nothing to tell apart, and a budget would be spent on it."""
+    if len(classes) == 1:
+        raise bad_file(
+            path, f"holds a single class, {classes[0]!r}", "two classes or more",
+            cure="Bring rows of the others too, or declare all that there can be: classes=.",
+        )  # fmt: skip
 
 
 def by(shape: Iterable[int]) -> str:

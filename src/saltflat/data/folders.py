@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saltflat.data.files import bad_file, by, cache_dir, tar_members
+from saltflat.data.files import bad_file, by, cache_dir, check_several, tar_members
 from saltflat.data.raw import CLASSES_FROM_DATA, Part, Raw
 from saltflat.errors import InputError, MissingDependencyError
 
@@ -123,7 +123,8 @@ def _assemble(
         if pixels.shape[:2] != shape:
             raise bad_file(
                 picture.name, f"has {by(pixels.shape[:2])} pixels where the others have {by(shape)}",
-                "images of one size", cure="Declare image_size=(height, width) to have every image resized.",
+                "images of one size",
+                cure="To have every image resized, declare image_size=(height, width), or --image-size in a command.",
             )  # fmt: skip
         decoded.setdefault(picture.part, []).append(pixels)
         labels.setdefault(picture.part, []).append(picture.label)
@@ -137,6 +138,7 @@ def _assemble(
         )
     names = [label for part in labels.values() for label in part] + found
     order = tuple(sorted(set(names)) if classes is None else classes)
+    check_several(source, order)
     unknown = sorted(set(names) - set(order))
     if unknown:
         raise _unknown_class(source, unknown[0], order)

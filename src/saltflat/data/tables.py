@@ -6,6 +6,8 @@ count taken from private rows is itself a release. Missing numbers stay NaN.
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saltflat.data.files import bad_file
+from saltflat.data.files import bad_file, check_several
 from saltflat.data.raw import CLASSES_FROM_DATA, Part, Raw
 from saltflat.errors import InputError, MissingDependencyError
 
@@ -85,7 +87,7 @@ def read_table(
             raise InputError(
                 argument, column, f"one column of {path.name}: {', '.join(columns)}",
                 problem="is missing" if column is None else "is not a column",
-                cure=f'Name it with {argument}="{columns[-1] if columns else "..."}", or --{argument} in a command.',
+                cure=_which_column(argument, column, columns),
             )  # fmt: skip
     if table.num_rows == 0:
         raise bad_file(
@@ -105,6 +107,18 @@ def read_table(
             np.int64
         )
     return Raw(Part(matrix, labels, groups), None, order, classes is not None, _note(classes))
+
+
+def _which_column(argument: str, asked: str | None, columns: list[str]) -> str:
+    """What to do about a column that is not there."""
+    if columns.count(asked or "") > 1:
+        return "Several columns have that name: rename all but one."
+    if len(columns) == 1 and (marks := [mark for mark in ";\t|" if mark in columns[0]]):
+        return f"The file is separated by {marks[0]!r}: save it with commas."
+    near = difflib.get_close_matches(asked or "", columns, n=1)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return f"Name it with {argument}=, or --{argument} in a command."
 
 
 def _arrow_table(path: Path, as_text: list[str]) -> Any:
@@ -129,9 +143,12 @@ def _arrow_table(path: Path, as_text: list[str]) -> Any:
         return table
     except Exception as error:  # Arrow has a dozen kinds of its own, and a damaged file may meet any of them
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = re.sub(r"(got \d+): .*", r"\1", reason)  # what follows is the row itself
         raise bad_file(
-            path, f"cannot be read as a table ({reason})", "a complete table with a header"
-        ) from error
+            path, f"cannot be read as a table ({reason})", "a complete table with a header",
+            cure="Every row has as many fields as the header; a comma inside a field needs quotes. "
+            "If it was so once, the file is damaged: get it again.",
+        ) from None  # fmt: skip
 
 
 def _feature(path: Path, name: str, column: Any) -> NDArray[np.float32]:
@@ -154,11 +171,14 @@ def _feature(path: Path, name: str, column: Any) -> NDArray[np.float32]:
 
 
 def _text_column(path: Path, name: str, column: Any) -> NDArray[Any]:
-    if column.null_count:
+    values = column.to_pylist()
+    # in a CSV file a cell of text that was left empty is no null but a text: it would become a class, or a person
+    if any(value is None or value == "" for value in values):
         raise bad_file(
-            path, f"lacks a value in the column {name!r}", "a label and a group in every row", cure="Fill it."
-        )
-    return _as_text(path, name, np.asarray(column.to_pylist()))
+            path, f"lacks a value in the column {name!r}", "a label and a group in every row",
+            cure="Fill it in, or leave such rows out of the file.",
+        )  # fmt: skip
+    return _as_text(path, name, np.asarray(values))
 
 
 def _inputs(path: Path, name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -205,6 +225,7 @@ def _numbered(
         found = sorted({str(text) for part in texts for text in np.unique(part)})
         numeric = all(text.lstrip("-").isdecimal() for text in found)
         order = tuple(sorted(found, key=int) if numeric else found)
+        check_several(path, order)
     else:
         order = class_names(classes)
     place = {name: at for at, name in enumerate(order)}

@@ -48,6 +48,11 @@ def read_rows(
                 problem="is among the rows",
                 cure="Declare one: fill=0.0, or one for each feature. Learning it from the rows would cost budget.",
             ) from error  # fmt: skip
+        if "could not convert string" in str(error):  # and goes on with a cell of the private rows
+            raise InputError(
+                "X", type(X).__name__, "numbers", problem="holds text",
+                cure="Encode such columns as numbers, or leave them out.",
+            ) from None  # fmt: skip
         raise
     fill = checked_fill(fill, rows.shape[1], getattr(estimator, "feature_names_in_", None))
     return _filled(rows, fill), targets, _shape(estimator, shape, rows.shape[1])

@@ -161,6 +161,16 @@ def _shown(value: Any) -> str:
 HOW = "saltflat geometry"
 
 
+def _how(path: str) -> str:
+    """What adds the geometry of a run. A command can only measure a model that it can build."""
+    if Path(path, "plan.json").exists() and not Path(path, "model.json").exists():
+        return (
+            "the model is not one that saltflat builds, so write what <code>saltflat.geometry.measure</code> "
+            f"returns in Python, as JSON, to <code>{text(path)}/geometry.json</code>"
+        )
+    return f"<code>{HOW} {text(path)}</code>"
+
+
 def geometry_section(runs: Sequence[tuple[str, str, Geometry | None]], shown: Sequence[str]) -> list[str]:
     """The section of a page: a table of all runs that have it, and pictures of those that are named in ``shown``.
 
@@ -171,7 +181,7 @@ def geometry_section(runs: Sequence[tuple[str, str, Geometry | None]], shown: Se
     if not known:
         return [
             "<p>The shape of the minimum was not measured. To add it: "
-            f"<code>{HOW} {text(missing[0] if missing else 'RUN')}</code>, then make this report again.</p>"
+            f"{_how(missing[0] if missing else 'RUN')}, then make this report again.</p>"
         ]
     parts = [
         "<p>How sharp is the minimum that was found? λ is an eigenvalue of the Hessian of the loss: how fast the loss "
@@ -181,7 +191,7 @@ def geometry_section(runs: Sequence[tuple[str, str, Geometry | None]], shown: Se
     if missing:
         parts.append(
             f'<p class="note">Not measured for {len(missing)} of {len(runs)} runs. To add one: '
-            f"<code>{HOW} {text(missing[0])}</code></p>"
+            f"{_how(missing[0])}</p>"
         )
     drawn = [(name, found) for name, found in known if name in shown]
     parts.append(f'<div class="figures">{"".join([*_landscapes(drawn), *_lines(drawn)])}</div>')

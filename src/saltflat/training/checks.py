@@ -162,12 +162,19 @@ def units_in(source: Source, groups: Any, unit: str) -> Source:
     return source
 
 
+def held_targets(source: Source) -> Tensor | None:
+    """All targets, where they lie in one tensor."""
+    held = source.source if isinstance(source, People) else source
+    return held.targets if isinstance(held, Examples) else None
+
+
 def checked_loss(
     source: Source, loss_fn: LossFunction | None, classes: int | None, first: int = 0
 ) -> LossFunction:
     """The caller's loss, or the usual one for these targets, which must suit it. ``first`` is a row to look at."""
-    held = source.source if isinstance(source, People) else source
-    targets: Tensor = held.targets if isinstance(held, Examples) else source.fetch(torch.tensor([first]))[1]
+    targets = held_targets(source)
+    if targets is None:
+        targets = source.fetch(torch.tensor([first]))[1]
     check_targets(targets, classes, loss_fn)
     return loss_fn if loss_fn is not None else default_loss(targets)
 

@@ -46,6 +46,10 @@ def found_logits(outputs: Any) -> Tensor | None:
         return None
 
 
+_IGNORED = -100
+"""The label by which torch's own losses leave a row out."""
+
+
 def cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
     """Cross-entropy per example. A label outside the classes adds nothing: a private step never raises."""
     logits = logits_of(outputs)
@@ -85,10 +89,25 @@ def check_targets(targets: Tensor, classes: int | None, loss_fn: LossFunction | 
             "targets", str(targets.dtype), "whole numbers (int64), one a class",
             problem="is the type of the labels", cure="Convert them: targets.long().",
         )  # fmt: skip
-    if classes is not None and len(targets) and not bool(((targets >= 0) & (targets < classes)).all()):
+    if classes is not None and not _within(targets, classes):
         raise InputError(
             "targets", f"labels outside 0 … {classes - 1}",
             f"labels from 0 to {classes - 1} for classes={classes}",
             problem="are in the data",
             cure="Declare the right number of classes, or number the labels from zero.",
         )  # fmt: skip
+
+
+def check_outputs(targets: Tensor, outputs: int) -> None:
+    """Refuse labels for which the model has no output: rows with such labels would teach it nothing, unseen."""
+    if targets.dim() == 1 and not _within(targets[targets != _IGNORED], outputs):
+        raise InputError(
+            "targets", f"labels outside 0 … {outputs - 1}",
+            f"labels from 0 to {outputs - 1}, because the model has {outputs} output{'s'[: outputs - 1]}",
+            problem="are in the data",
+            cure="Give the model an output for each class, or number the labels from zero.",
+        )  # fmt: skip
+
+
+def _within(targets: Tensor, classes: int) -> bool:
+    return bool(((targets >= 0) & (targets < classes)).all())

@@ -33,12 +33,14 @@ from saltflat.training.checks import (
     check_solved,
     check_survey,
     checked_loss,
+    held_targets,
     placed,
     units_in,
 )
 from saltflat.training.follow import facts_of
 from saltflat.training.gradients import require_gradients
 from saltflat.training.lead import Led
+from saltflat.training.losses import check_outputs, cross_entropy, logits_of
 from saltflat.training.public_side import check_public, content_hash, listed
 from saltflat.training.resume import plan_of
 from saltflat.training.session import RunSettings, Session, opened_session, releasing
@@ -173,10 +175,21 @@ def _rehearsed(
     """Take a gradient of a few rows and throw it away: what is wrong with the model shows here."""
     rows = units_of(source, torch.arange(min(3, len(source))) if some is None else some, device)
     inputs, targets = rows.inputs, rows.targets
+    widths: list[int] = []
+
+    def noting(outputs: Any, targets: Tensor) -> Tensor:
+        widths.append(logits_of(outputs).shape[1])
+        return cross_entropy(outputs, targets)
+
     try:
         if multiplicity.augmentations:
             inputs = views_of(inputs, replace(multiplicity, views=1, deviation=0.0))
-        return clipped_sum(model, loss, inputs, targets, clip_norm=1.0).rules
+        tried = noting if loss is cross_entropy else loss
+        rules = clipped_sum(model, tried, inputs, targets, clip_norm=1.0).rules
+        if widths and some is None:  # a rank that does not lead reads rows of its own shard only
+            held = held_targets(source)
+            check_outputs(targets if held is None else held, widths[0])
+        return rules
     except SaltflatError:
         raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
