@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'saltflat[federated]'")
 
 import saltflat as sf
+from saltflat.federated.flower.deployment import Deployment
 from saltflat.training.losses import cross_entropy
 
 pytestmark = [
@@ -205,3 +206,25 @@ def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
     assert process.returncode != 0
     assert "Traceback" not in err
     assert_nothing_left(tmp_path)
+
+
+def test_an_orphan_of_a_dead_node_is_stopped() -> None:
+    """A node starts a process for every message, and may die after its last one. Fails without sessions (tried)."""
+    sleeper = "[sys.executable, '-c', 'import time; time.sleep(600)'], stdout=subprocess.DEVNULL"
+    program = f"import subprocess, sys; print(subprocess.Popen({sleeper}).pid)"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True
+    ) as node:
+        orphan = Path(f"/proc/{int(node.communicate()[0])}/stat")
+        assert orphan.exists()
+        deployment = Deployment(1)
+        deployment.processes = {"node-0": node}
+        deployment.stop()
+
+    def gone() -> bool:
+        try:
+            return ") Z " in orphan.read_text()
+        except OSError:
+            return True
+
+    wait_for(gone)

@@ -103,7 +103,8 @@ class Deployment:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-            _end(family, until)
+            # A node may have had another child since: it is an orphan now, and still of the node's session.
+            _end(family | _in_sessions({process.pid for process in started}), until)
             self.processes.clear()
             if self.path is not None:
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -178,6 +179,17 @@ def _family(pid: int) -> dict[int, str]:
                 children = {int(word) for word in file.read_text().split()} - found.keys()
                 found |= {child: _born(child) for child in children}
                 new.extend(children)
+    return found
+
+
+def _in_sessions(leaders: set[int]) -> dict[int, str]:
+    """All processes of the sessions that these began, with the times of their birth, where the system tells (Linux)."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(words[3]) in leaders:
+                found[int(folder.name)] = words[19]
     return found
 
 
