@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -302,3 +303,35 @@ def test_a_batch_in_the_second_dimension_is_named_as_a_cause() -> None:
     with pytest.raises(RefusedError, match="pass batch_first=False"):
         GradSampleModule(Sums())(torch.randint(0, 11, (6, 9)))
     assert GradSampleModule(Sums(), batch_first=False)(torch.randint(0, 11, (6, 9))).shape == (9, 4)
+
+
+class WithStates(nn.Module):
+    """Classes of a sequence, and the states of its two layers, which have the examples in their second dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTM(4, 3, num_layers=2, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        out, states = self.cell(x)
+        return self.head(out[:, -1]), states
+
+
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_a_model_may_return_its_states(units: int) -> None:
+    """Every example's own gradient, also through the states. Fails when states pass for rows (tried: refused)."""
+    torch.manual_seed(0)
+    model, x = WithStates().double(), torch.randn(units, 6, 4, dtype=torch.float64)
+
+    def losses(out: Tensor, states: tuple[Tensor, Tensor]) -> Tensor:
+        return out.square().sum(1) + states[0].square().sum((0, 2)) + states[1][0].sum(1)
+
+    plain, wrapped = copy.deepcopy(model), GradSampleModule(model, loss_reduction="sum")
+    for _ in range(2):  # the second call knows the model
+        wrapped.zero_grad(set_to_none=True)
+        losses(*wrapped(x)).sum().backward()
+        found = {name: p.grad_sample.clone() for name, p in model.named_parameters()}
+        for i in range(units):
+            wanted = torch.autograd.grad(losses(*plain(x[i : i + 1])).sum(), list(plain.parameters()))
+            for name, grad in zip(found, wanted, strict=True):
+                torch.testing.assert_close(found[name][i], grad)

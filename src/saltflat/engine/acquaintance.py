@@ -47,8 +47,10 @@ def _looked_at(call: Call) -> Known:
     by_rows = _ByRows(call)
     if call.dim:  # every unit is run on its own: none can see another
         return Known(Facts(off_tape=True), together=by_rows.is_apart())
+    by_rows.find_places()
     targets = torch.zeros(call.units, device=by_rows.rows[0].device)
-    return Known(examine(by_rows, _made_up_losses, by_rows.rows, targets))
+    facts = examine(by_rows, _made_up_losses, by_rows.rows, targets)
+    return Known(facts, rowwise=False if by_rows.turned else None)
 
 
 class _ByRows(nn.Module):
@@ -60,13 +62,22 @@ class _ByRows(nn.Module):
         self.rows = tuple(call.leaves[i].detach().movedim(call.dim, 0) for i in call.rows_at)
         self._places: list[int] | None = None  # where the model has the units of each output, if not first
 
+    @property
+    def turned(self) -> bool:
+        """Whether an output has its units elsewhere than in the first dimension: the states of an LSTM, say."""
+        return any(self._places or ())
+
     def is_apart(self) -> bool:
         """Whether a model whose units are not in the first dimension is seen to keep them apart."""
-        try:
-            self._places = self._learned([rows[torch.arange(3) % len(rows)] for rows in self.rows])
-        except (RuntimeError, ValueError, IndexError, AssertionError):
-            return False
+        self.find_places()
         return bool(self._places) and is_apart(self, self.rows)
+
+    def find_places(self) -> None:
+        """See where the units of each output are, if all of them have some."""
+        try:
+            self._places = self._learned([rows[torch.arange(3) % len(rows)] for rows in self.rows]) or None
+        except (RuntimeError, ValueError, IndexError, AssertionError):
+            self._places = None
 
     def _learned(self, three: list[Tensor]) -> list[int]:
         """In which dimension of each output the units are: its size follows their number. None unless all have one."""

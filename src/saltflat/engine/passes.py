@@ -108,7 +108,7 @@ class Pass:
             found = self._run_some([self.call.model], 0, [slice(0, units)])
             if facts.draws is None:
                 facts.note_draws(before, self.call.model)
-                self.known.rowwise = all(
+                self.known.rowwise = self.known.rowwise is not False and all(
                     isinstance(t, Tensor) and t.dim() > 0 and len(t) == units for t in found[0].everything
                 )
             return found
