@@ -46,10 +46,6 @@ def found_logits(outputs: Any) -> Tensor | None:
         return None
 
 
-_IGNORED = -100
-"""The label by which torch's own losses leave a row out."""
-
-
 def cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
     """Cross-entropy per example. A label outside the classes adds nothing: a private step never raises."""
     logits = logits_of(outputs)
@@ -99,10 +95,13 @@ def check_targets(targets: Tensor, classes: int | None, loss_fn: LossFunction | 
 
 
 def check_outputs(targets: Tensor, outputs: int) -> None:
-    """Refuse labels for which the model has no output: rows with such labels would teach it nothing, unseen."""
-    if targets.dim() == 1 and not _within(targets[targets != _IGNORED], outputs):
+    """Refuse labels for which the model has no output: rows with such labels would teach it nothing, unseen.
+
+    Negative ones pass: by custom they leave a row out.
+    """
+    if targets.dim() == 1 and len(targets) and 0 < outputs <= int(targets.max()):
         raise InputError(
-            "targets", f"labels outside 0 … {outputs - 1}",
+            "targets", f"labels above {outputs - 1}",
             f"labels from 0 to {outputs - 1}, because the model has {outputs} output{'s'[: outputs - 1]}",
             problem="are in the data",
             cure="Give the model an output for each class, or number the labels from zero.",
