@@ -296,18 +296,18 @@ def add_to(sums: dict[K, Tensor], more: Mapping[K, Tensor]) -> None:
 def micro_batches(units: int, size: int, many: int, each: int, few_sizes: bool) -> Iterator[slice]:
     """Consecutive slices of rows: of one size as long as all lanes get one, and the rest in equal shares.
 
-    With ``few_sizes`` the rest goes by the three leading binary digits of a share, twice or so. A library of
-    convolutions keeps a kernel for every number of rows that it meets, and blocks of ever new sizes tear the heap:
-    over batches of random size, memory grew to three times what one of them needs.
+    With ``few_sizes`` the rest goes by the four leading binary digits of a share, and what is left after that. A
+    library of convolutions keeps a kernel for every number of rows that it meets, and blocks of ever new sizes tear
+    the heap: over batches of random size, memory grew to three times what one of them needs.
 
-    >>> [part.stop - part.start for part in micro_batches(190, 64, 2, 1, few_sizes=True)]
-    [64, 64, 28, 28, 3, 3]
+    >>> [part.stop - part.start for part in micro_batches(215, 64, 2, 1, few_sizes=True)]
+    [64, 64, 40, 40, 4, 3]
     """
     start = 0
     while rest := units - start:
         share = min(size, rest // many)
-        if few_sizes and 8 <= share < size:
-            share = share >> share.bit_length() - 3 << share.bit_length() - 3
+        if few_sizes and 16 <= share < size:
+            share = share >> share.bit_length() - 4 << share.bit_length() - 4
         elif share < size:
             break
         for _ in range(many):
