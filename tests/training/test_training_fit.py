@@ -49,6 +49,7 @@ def test_steps_can_be_left_early_and_are_certified_in_full(tmp_path: Path) -> No
     walk.close()
     run = sf.Run.load(tmp_path / "run", small_net(1))
     assert run.epsilon == plan.epsilon
+    assert len(repr(run)) < 120  # what a notebook shows
     assert run.certificate.data["recorded_releases"] == 4
     assert all(torch.equal(a, b) for a, b in zip(weights_of(run.model), weights_of(model)))
 

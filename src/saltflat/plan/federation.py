@@ -48,7 +48,10 @@ class LocalTraining:
         return self.learning_rate * (1 - self.decay) ** (number - 1)
 
     def __str__(self) -> str:
-        parts = [f"{self.epochs} epochs of {self.batch_size}", f"rate {self.learning_rate:g}"]
+        parts = [
+            f"{self.epochs} epoch{'s'[: self.epochs - 1]} of {self.batch_size}",
+            f"rate {self.learning_rate:g}",
+        ]
         parts += [f"momentum {self.momentum:g}"] if self.momentum else []
         parts += [f"weight decay {self.weight_decay:g}"] if self.weight_decay else []
         parts += [f"penalty {self.penalty:g} beyond {self.radius:g}"] if self.penalty else []

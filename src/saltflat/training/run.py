@@ -17,7 +17,7 @@ from saltflat.record.ledger import Ledger
 from saltflat.training.evaluate import predict, with_weights
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A trained model with its history and its certificate.
 
@@ -30,11 +30,16 @@ class Run:
     model: nn.Module
     certificate: Certificate
     history: list[dict[str, Any]] = field(default_factory=list)
-    average: dict[str, Tensor] | None = field(default=None, repr=False)
-    rules: dict[str, str] = field(default_factory=dict, repr=False)
+    average: dict[str, Tensor] | None = None
+    rules: dict[str, str] = field(default_factory=dict)
     folder: Path | None = None
     seconds: float = 0.0
-    evaluations: Ledger = field(default_factory=Ledger, repr=False, compare=False)
+    evaluations: Ledger = field(default_factory=Ledger, compare=False)
+
+    def __repr__(self) -> str:
+        where = "" if self.folder is None else f", in {self.folder}"
+        scored = "" if self.accuracy is None else f", accuracy {self.accuracy:.4f} (not covered)"
+        return f"<Run of {self.plan.method}: ε = {self.epsilon:.4g}, δ = {self.plan.budget.delta:g}{scored}{where}>"
 
     @property
     def epsilon(self) -> float:
