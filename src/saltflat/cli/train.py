@@ -89,18 +89,19 @@ def _trained(ctx: click.Context, options: dict[str, Any], out: str) -> tuple[Any
 
     announce, progress = telling(options)
     try:
-        if options["resume"]:
-            given = given_options(ctx, options)
-            return resume_once(options["resume"], given, announce=announce, progress=progress)
-        return train_once(options, out=out, announce=announce, progress=progress)
-    except KeyboardInterrupt as error:
+        try:
+            if options["resume"]:
+                given = given_options(ctx, options)
+                return resume_once(options["resume"], given, announce=announce, progress=progress)
+            return train_once(options, out=out, announce=announce, progress=progress)
+        except LostRankError as error:
+            if rank_here():
+                raise
+            lost_rank(error, Path(out))
+    except KeyboardInterrupt as error:  # the launcher's signal may come while a lost rank is being told of
         if ranks_here() > 1:
             stopped_ranks(error, Path(out))
         stopped_run(Path(out))
-    except LostRankError as error:
-        if rank_here():
-            raise
-        lost_rank(error, Path(out))
 
 
 def given_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
