@@ -60,7 +60,7 @@ def strength(epsilon: float) -> str:
     if epsilon <= 1:
         return "a strong formal guarantee"
     if epsilon <= 10:
-        return "a reasonable guarantee in practice"
+        return "by custom a reasonable guarantee in practice (ε up to 10), and not a strong one"
     return "a weak guarantee, with little formal meaning"
 
 
