@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import Inside, killed_after
+from PIL import Image
 
 import saltflat as sf
 
@@ -125,3 +126,14 @@ def test_masks_from_public_rows(run: Inside) -> None:
     )  # fmt: skip
     assert code == 0, err
     assert json.loads(out)["released"] == "the top 40% on public data"
+
+
+def test_images_of_several_sizes_are_brought_to_one(run: Inside) -> None:
+    """Fails when only the commands of central training read the option (tried)."""
+    for number in range(12):
+        place = Path("scans", "low" if number < 6 else "high")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (9 + number, 8), 20 * number).save(place / f"{number}.png")
+    words = ("--data", "scans", "--clients", "6", "--rate", "0.5", "--rounds", "1", "--noise-multiplier", "2")
+    assert "--image-size" in run.refused("federate", *words, "--delta", "0.01", "--out", "run")
+    run.answer("federate", *words, "--delta", "0.01", "--image-size", "8", "--out", "run", "--json")

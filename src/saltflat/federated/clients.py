@@ -150,6 +150,7 @@ def load_rows(words: Mapping[str, Any]) -> DataSet:
         data_dir=words.get("data_dir"),
         label=words.get("label"),
         group=words.get("group"),
+        image_size=words.get("image_size"),
         public_fraction=words.get("public_fraction"),
     )
 

@@ -22,9 +22,9 @@ from saltflat.models import build
 from saltflat.plan import Plan
 
 WORDS = (
-    "data", "data_dir", "label", "group", "public_fraction", "clients", "partition", "alpha", "partition_seed",
-    "nodes", "timeout", "together", "out", "resume", "seed", "randomness", "device", "account", "budgets",
-    "checkpoint_every", "diagnostics", "population",
+    "data", "data_dir", "label", "group", "image_size", "public_fraction", "clients", "partition", "alpha",
+    "partition_seed", "nodes", "timeout", "together", "out", "resume", "seed", "randomness", "device", "account",
+    "budgets", "checkpoint_every", "diagnostics", "population",
 )  # fmt: skip
 ALWAYS = ("data", "data_dir", "out", "resume")  # so that `flwr run --run-config` can set them
 PATHS = ("data_dir", "out", "resume", "budgets")
