@@ -14,7 +14,6 @@ from saltflat.accounting import (
     COARSE,
     SampledGaussian,
     combined_noise,
-    epsilon,
     least_scale,
     rdp_epsilon,
     replace_one_epsilon,
@@ -154,7 +153,7 @@ def answer(phases: list[PhaseRequest], sampling: Sampling, delta: float) -> dict
     noises = [phase.noise_multiplier for phase in phases]
     return {
         "noise_multiplier": noises[0] if len(set(noises)) == 1 else noises,
-        "epsilon": epsilon(events, delta),
+        "epsilon": epsilon_of(events, delta),
         "delta": delta,
         "epsilon_rdp": rdp_epsilon(events, delta),
         "epsilon_replace_one": replace_one_epsilon(events, delta),
@@ -170,7 +169,7 @@ def answer(phases: list[PhaseRequest], sampling: Sampling, delta: float) -> dict
                 "steps": phase.steps,
                 "noise_multiplier": phase.noise_multiplier,
                 "queries": phase.queries,
-                "epsilon_alone": epsilon([event], delta),
+                "epsilon_alone": epsilon_of([event], delta),
             }
             for phase, event in zip(phases, events)
         ],

@@ -86,12 +86,8 @@ def check_targets(targets: Tensor, classes: int | None, loss_fn: LossFunction | 
             problem="is the type of the labels", cure="Convert them: targets.long().",
         )  # fmt: skip
     if classes is not None and not _within(targets, classes):
-        raise InputError(
-            "targets", f"labels outside 0 … {classes - 1}",
-            f"labels from 0 to {classes - 1} for classes={classes}",
-            problem="are in the data",
-            cure="Declare the right number of classes, or number the labels from zero.",
-        )  # fmt: skip
+        cure = "Declare the right number of classes, or number the labels from zero."
+        raise _foreign(f"outside 0 … {classes - 1}", f"0 to {classes - 1} for classes={classes}", cure)
 
 
 def check_outputs(targets: Tensor, outputs: int) -> None:
@@ -100,12 +96,15 @@ def check_outputs(targets: Tensor, outputs: int) -> None:
     Negative ones pass: by custom they leave a row out.
     """
     if targets.dim() == 1 and len(targets) and 0 < outputs <= int(targets.max()):
-        raise InputError(
-            "targets", f"labels above {outputs - 1}",
-            f"labels from 0 to {outputs - 1}, because the model has {outputs} output{'s'[: outputs - 1]}",
-            problem="are in the data",
-            cure="Give the model an output for each class, or number the labels from zero.",
-        )  # fmt: skip
+        own = f"0 to {outputs - 1}, because the model has {outputs} output{'s'[: outputs - 1]}"
+        cure = "Give the model an output for each class, or number the labels from zero."
+        raise _foreign(f"above {outputs - 1}", own, cure)
+
+
+def _foreign(which: str, own: str, cure: str) -> InputError:
+    return InputError(
+        "targets", f"labels {which}", f"labels from {own}", problem="are in the data", cure=cure
+    )
 
 
 def _within(targets: Tensor, classes: int) -> bool:
