@@ -6,6 +6,7 @@ Every rank leaves what it found in a file of its own.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -360,7 +361,12 @@ def main(out: Path) -> None:
 
 
 def losing(out: Path) -> None:
-    """Rank 1 is gone in the middle of a release: after all met, before the sums were added up."""
+    """Rank 1 is gone in the middle of a release: after all met, before the sums were added up.
+
+    The launcher ends the other rank as soon as it sees that one is gone, and would cut its file short. Rank 0 is to be
+    heard to the end, and leaves by itself.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model, engine = net(), PrivacyEngine()
