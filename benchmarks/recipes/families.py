@@ -1,7 +1,8 @@
 """Fixed features that were tried, by name: images of a data set's training rows in, rows of length one out.
 
 Names read from left to right: ``scatter2-root-groups-flip`` is scattering with J = 2, square roots, group norm, and
-the mean with the features of the mirrored image. What won is in `saltflat.recipes.features`, as code for users.
+the mean with the features of the mirrored image. ``scatter2-groups-figures-floor0.3`` are seen by a metric that was
+learned on drawn figures. What won is in `saltflat.recipes.features`, as code for users.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saltflat.data import load
+from saltflat.data.files import cache_dir
 from saltflat.models import Scattering2d
+from saltflat.recipes.features import LENGTH, Features
+from saltflat.recipes.metric import Metric
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "recipes"
 LUMA_AND_CHROMA = torch.tensor([[0.299, 0.587, 0.114], [-0.169, -0.331, 0.5], [0.5, -0.419, -0.081]])
@@ -25,11 +29,19 @@ OTHER = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 @lru_cache(2)
 def training_rows(data: str, data_dir: str | None) -> tuple[Tensor, Tensor]:
     """Images, colours as luma and chroma, and labels. The test rows are not kept."""
-    rows = load(data, data_dir=data_dir).train
-    images: Tensor = rows.inputs
+    images, labels = coloured_rows(data, data_dir)
     if images.shape[1] == 3:
         images = torch.einsum("kc,nchw->nkhw", LUMA_AND_CHROMA, images)
-    return images, rows.targets
+    return images, labels
+
+
+def coloured_rows(data: str, data_dir: str | None) -> tuple[Tensor, Tensor]:
+    """Images in their own colours, and labels. ``cifar10-grey`` judges recipes for grey images of 28 × 28."""
+    rows = load(data.removesuffix("-grey"), data_dir=data_dir).train
+    images: Tensor = rows.inputs
+    if data.endswith("-grey"):
+        images = torch.einsum("c,nchw->nhw", LUMA_AND_CHROMA[0], images).unsqueeze(1)[:, :, 2:30, 2:30]
+    return images.contiguous(), rows.targets
 
 
 @torch.no_grad()
@@ -48,6 +60,14 @@ def scattering(data: str, data_dir: str | None, J: int, mirrored: bool = False) 
 def features(data: str, family: str, data_dir: str | None) -> Tensor:
     """The rows of a family."""
     words = family.split("-")
+    if "figures" in words:
+        floor = next(float(word.removeprefix("floor")) for word in words if word.startswith("floor"))
+        rows, shares = _along_axes(data, data_dir, "flip" in words)
+        scales = (floor + (1 - floor) * shares).sqrt().flatten()
+        for part in rows.split(4096):
+            part.mul_(scales)
+            part.div_(part.norm(dim=1, keepdim=True).clamp_min(1e-6))
+        return rows
     parts = []
     for word in words[0].split("+"):  # scatter2+scatter3: several scales, each of length one
         J = int(word.removeprefix("scatter"))
@@ -57,6 +77,28 @@ def features(data: str, family: str, data_dir: str | None) -> Tensor:
             made = made.add_(mirrored).div_(2)
         parts.append(_unit(made))
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1) / len(parts) ** 0.5
+
+
+@torch.no_grad()
+def _along_axes(data: str, data_dir: str | None, mirrored: bool) -> tuple[Tensor, Tensor]:
+    """Rows along the metric's axes before their scales, which all floors share; and the axes' shares."""
+    file = CACHE / f"{data}-figures{'-mirrored' if mirrored else ''}.npy"
+    beside = file.with_suffix(".shares.npy")
+    if not beside.exists():
+        images, _ = coloured_rows(data, data_dir)
+        plain, whole = Features(mirrored=mirrored), Metric(floor=1.0)
+        shape = (images.shape[1], images.shape[2], images.shape[3])
+        learned = Features(mirrored=mirrored, metric=Metric()).learned(2, shape, cache_dir() / "scattering")
+        assert learned is not None
+        CACHE.mkdir(parents=True, exist_ok=True)
+        width = learned.shape[0] * learned.shape[2]
+        rows = np.lib.format.open_memmap(file, "w+", np.float32, (len(images), width))
+        for start in range(0, len(images), 1024):
+            some = images[start : start + 1024]
+            rows[start : start + 1024] = whole.seen(plain(some) / LENGTH, learned).numpy()
+        rows.flush()
+        np.save(beside, learned[:, -2].numpy())
+    return torch.from_numpy(np.load(file)), torch.from_numpy(np.load(beside))
 
 
 def _made(coefficients: Tensor, words: list[str], data: str, data_dir: str | None, J: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from cli_helpers import Inside
 
 import saltflat as sf
 from saltflat import recipes
+from saltflat.recipes.known import RECIPES
 
 
 def write_mnist(folder: Path) -> None:
@@ -26,7 +28,11 @@ def write_mnist(folder: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And features without the metric, which takes minutes to learn; `test_metric.py` is about it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    chosen = RECIPES["mnist"]
+    plain = replace(chosen, features=replace(chosen.features, metric=None))
+    monkeypatch.setitem(RECIPES, "mnist", plain)
 
 
 @pytest.mark.filterwarnings("ignore::saltflat.errors.PrivacyWarning")  # sixteen rows, and not 60,000

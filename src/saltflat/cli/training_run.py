@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from saltflat.record.selected import TUNING
 from saltflat.training.fit import fit
 from saltflat.training.keep import EVERY
 from saltflat.training.prepare import layer_rules
+from saltflat.training.progress import NotedBar
 from saltflat.training.resume import finished_run
 from saltflat.training.run import Run, rebuilt, rebuilt_as
 
@@ -69,10 +71,16 @@ def load_data(options: dict[str, Any]) -> DataSet:
     # features tell of the images they are made of: those of a user's own images are written nowhere
     cache = cache_dir() / "scattering" if known(str(options["data"])) else None
 
-    def featured(rows: Any) -> Any:
-        return None if rows is None else replace(rows, inputs=features(rows.inputs, cache))
+    with NotedBar("features", None, shown=sys.stderr.isatty() and not options.get("quiet")) as bar:
 
-    return replace(data, train=featured(data.train), test=featured(data.test), public=featured(data.public))
+        def told(done: int, total: int) -> None:
+            bar.update(completed=done, total=total)
+
+        def featured(rows: Any) -> Any:
+            return None if rows is None else replace(rows, inputs=features(rows.inputs, cache, progress=told))
+
+        parts = {name: featured(getattr(data, name)) for name in ("train", "test", "public")}
+    return replace(data, **parts)
 
 
 def check_test_fraction(options: dict[str, Any]) -> None:

@@ -7,5 +7,6 @@
 
 from saltflat.recipes.features import Features
 from saltflat.recipes.known import Recipe, best, features_for, names
+from saltflat.recipes.metric import Metric
 
-__all__ = ["Features", "Recipe", "best", "features_for", "names"]
+__all__ = ["Features", "Metric", "Recipe", "best", "features_for", "names"]

@@ -1,10 +1,9 @@
-"""Fixed features of images: nothing in them is learned, so they cost no budget."""
+"""Fixed features of images: nothing in them is learned from data, so they cost no budget."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,9 +12,11 @@ from torch.nn import functional as F
 
 from saltflat.models import Scattering2d
 from saltflat.models.kept import content_key, kept
+from saltflat.recipes import figures
+from saltflat.recipes.metric import Metric, Progress
 
 # Part of every cache key. Raise it whenever the numbers change.
-VERSION = 1
+VERSION = 2
 MOST_GROUPS = 27  # of the 81 maps of J = 2; other numbers of maps take the next divisor below
 AT_ONCE = 256
 LENGTH = 10.0
@@ -30,7 +31,8 @@ class Features:
 
     ``scales`` are the J of the transforms that are joined. ``root`` takes square roots of coefficients. ``groups``
     normalises groups of maps in each image. ``mirrored`` takes the mean of an image's features and its mirror
-    image's: for things that have no left and right. No image's features depend on another image.
+    image's: for things that have no left and right. ``metric`` brings out what told drawn figures apart. No image's
+    features depend on another image.
 
     >>> Features()(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 3969])
@@ -40,38 +42,74 @@ class Features:
     root: bool = False
     groups: bool = True
     mirrored: bool = False
+    metric: Metric | None = None
 
     def __call__(
         self,
         images: Tensor,
         cache_dir: str | os.PathLike[str] | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Tensor:
-        """Features of images N × C × H × W in [0, 1], N × width; kept in ``cache_dir`` by the images' content."""
+        """Features of images N × C × H × W in [0, 1], N × width; kept in ``cache_dir`` by the images' content.
+
+        A metric is learned first, which takes minutes; it is kept there too. ``progress(done, total)`` then counts
+        drawings, and after them images.
+        """
         if cache_dir is None:
-            return self._computed(images, progress)
-        settings = ["features", VERSION, *map(str, astuple(self))]
-        file = Path(cache_dir) / f"features-{content_key(settings, images)}.safetensors"
-        return kept(file, lambda: self._computed(images, progress)).to(images.device)
+            return self._computed(images, None, progress)
+        file = _file(cache_dir, "features", self, images)
+        return kept(file, lambda: self._computed(images, cache_dir, progress)).to(images.device)
 
     @torch.no_grad()
-    def _computed(self, images: Tensor, progress: Callable[[int, int], None] | None) -> Tensor:
-        transforms = [
-            Scattering2d((images.shape[2], images.shape[3]), J).to(images.device) for J in self.scales
-        ]
+    def _computed(
+        self, images: Tensor, cache_dir: str | os.PathLike[str] | None, progress: Progress | None
+    ) -> Tensor:
+        shape = (images.shape[1], images.shape[2], images.shape[3])
+        transforms = [Scattering2d(shape[1:], J).to(images.device) for J in self.scales]
+        learned = [self.learned(J, shape, cache_dir, progress) for J in self.scales]
         made, done = [], 0
         for some in images.split(AT_ONCE):
-            if some.shape[1] == 3:
-                some = torch.einsum("kc,nchw->nkhw", images.new_tensor(LUMA_AND_CHROMA), some)
-            made.append(LENGTH * _unit(torch.cat([self._one(some, one) for one in transforms], 1)))
+            parts = [self._one(some, one, seen) for one, seen in zip(transforms, learned)]
+            made.append(LENGTH * _unit(torch.cat(parts, 1)))
             done += len(some)
             if progress is not None:
                 progress(done, len(images))
         return torch.cat(made) if made else images.new_empty(0, 0)
 
-    def _one(self, images: Tensor, transform: Scattering2d) -> Tensor:
+    def learned(
+        self,
+        J: int,
+        shape: tuple[int, int, int],
+        cache_dir: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+    ) -> Tensor | None:
+        """What the metric learned for features of one scale, of images with ``shape``; None without a metric."""
+        if self.metric is None:
+            return None
+        plain, metric = replace(self, metric=None), self.metric
+        general = replace(self, metric=replace(metric, floor=0.0))  # all floors have it in common
+        found = _LEARNED.get((general, J, shape))
+        if found is None:
+            transform = Scattering2d(shape[1:], J)
+
+            def learn() -> Tensor:
+                return metric.learned(lambda images: plain._one(images, transform, None), shape, progress)
+
+            about = torch.tensor([J, *shape])
+            found = learn() if cache_dir is None else kept(_file(cache_dir, "metric", general, about), learn)
+            _LEARNED.clear()  # it is large: one is held, for test images after training images
+            _LEARNED[general, J, shape] = found
+        return found
+
+    def _one(self, images: Tensor, transform: Scattering2d, learned: Tensor | None) -> Tensor:
+        if images.shape[1] == 3:
+            images = torch.einsum("kc,nchw->nkhw", images.new_tensor(LUMA_AND_CHROMA), images)
         rows = self._rows(transform(images))
-        return _unit(rows + self._rows(transform(images.flip(3)))) if self.mirrored else rows
+        if self.mirrored:
+            rows = _unit(rows + self._rows(transform(images.flip(3))))
+        if self.metric is None or learned is None:
+            return rows
+        return _unit(self.metric.seen(rows, learned.to(rows.device)))
 
     def _rows(self, coefficients: Tensor) -> Tensor:
         coefficients = coefficients.sign() * coefficients.abs().sqrt() if self.root else coefficients
@@ -80,6 +118,14 @@ class Features:
             count = next(n for n in range(MOST_GROUPS, 0, -1) if maps % n == 0)
             coefficients = F.group_norm(coefficients, count)
         return _unit(coefficients.flatten(1))
+
+
+_LEARNED: dict[tuple[Features, int, tuple[int, int, int]], Tensor] = {}
+
+
+def _file(cache_dir: str | os.PathLike[str], kind: str, features: Features, of: Tensor) -> Path:
+    settings = [kind, VERSION, figures.VERSION, *map(str, astuple(features))]
+    return Path(cache_dir) / f"{kind}-{content_key(settings, of)}.safetensors"
 
 
 def _unit(rows: Tensor) -> Tensor:
