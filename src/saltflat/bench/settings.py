@@ -37,7 +37,7 @@ class Settings:
     memory_micro_batch: int = 64
     memory_repeats: int = 3
     memory_batches: tuple[int, int] = (2048, 32_768)
-    memory_pairs: int = 15
+    memory_pairs: int = 8
     # each peer is a fresh process more, and seconds of imports; growth heeds it too
     memory_peers: bool = True
     # the section `growth`
