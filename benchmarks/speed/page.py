@@ -34,12 +34,17 @@ Results = dict[str, Any]
 
 
 def newest(results: Path = RESULTS) -> Results:
-    """The last file, by name, that is one run over all sections that pages tell of."""
-    for path in sorted(results.glob("*.json"), reverse=True):
+    """The last file, by its number, that is one run over all sections that pages tell of."""
+    for path in sorted(results.glob("*.json"), key=_number, reverse=True):
         found: Results = json.loads(path.read_text("utf-8"))
-        if set(found["sections"]) >= WHOLE:
+        sections = found["sections"]
+        if set(sections) >= WHOLE and set(sections["memory"]) >= set(sections["engines"]):
             return found | {"file": path.name}
     raise ValueError(f"{results} holds no run over {', '.join(sorted(WHOLE))}")
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.partition("-")[0])
 
 
 # --- the README -------------------------------------------------------------------------------------
@@ -125,9 +130,10 @@ def _steps(step: dict[str, Any], methods: dict[str, Any]) -> str:
         for name, found in methods.items()
     ]
     first = next(iter(methods.values()))
+    counts = [one["rounds"] for one in methods.values()]
     return (
         f"A whole DP-SGD step takes {whole['ratio']['median']:.3f} times its clipped gradient (`{whole['model']}`, "
-        f"batch {whole['batch_size']:,}; 1.15 was allowed). Against a step of DP-SGD, {first['rounds']} pairs, "
+        f"batch {whole['batch_size']:,}; 1.15 was allowed). Against a step of DP-SGD, {_range(counts)} pairs, "
         f"{100 * first['confidence']:.0f} % interval of the median: {', '.join(parts)}."
     )
 
@@ -226,6 +232,11 @@ def _bracket(ratio: dict[str, float] | None) -> str:
 
 def _times(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
+
+
+def _range(counts: list[int]) -> str:
+    least, most = min(counts), max(counts)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _row(*cells: str) -> str:

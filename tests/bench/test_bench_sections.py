@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -59,6 +60,18 @@ def test_a_slower_method_is_seen() -> None:
 
     found = private_loop.against_dp_sgd("slow", "mlp", 16, rounds=2, warm=warm)
     assert 1.5 < found["ratio"]["median"] < 4
+
+
+def test_a_restless_machine_gets_more_pairs_and_a_quiet_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs of which every second one takes twice as long; and pairs that all take the same."""
+    for slow, expected in ((2.0, 40), (1.0, 10)):
+        pairs = itertools.cycle([(slow, 1.0), (1.0, slow)])
+        monkeypatch.setattr(
+            private_loop, "beside",
+            lambda own, other, rounds, pairs=pairs: tuple(map(list, zip(*itertools.islice(pairs, rounds)))),
+        )  # fmt: skip
+        found = private_loop.against_dp_sgd("dp-sat", "mlp", 16, rounds=10, most=45, warm=lambda *a: None)
+        assert found["rounds"] == expected
 
 
 def test_methods_run_what_they_are_called() -> None:

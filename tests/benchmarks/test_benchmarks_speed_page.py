@@ -36,11 +36,16 @@ def test_every_model_that_was_measured_is_shown() -> None:
 def test_a_run_that_lacks_a_section_is_not_told_of(tmp_path: Path) -> None:
     """Numbers of two runs in one table would be compared as if they were of one."""
     whole = page.newest()
-    (tmp_path / "1.json").write_text(json.dumps(whole), encoding="utf-8")
+    (tmp_path / "9.json").write_text(json.dumps(whole), encoding="utf-8")
+    (tmp_path / "10-later.json").write_text(json.dumps(whole), encoding="utf-8")
+    assert page.newest(tmp_path)["file"] == "10-later.json"  # by number: as words, 10 comes before 9
+    (tmp_path / "10-later.json").unlink()
     less = whole | {"sections": {"engines": {}}}
-    (tmp_path / "2.json").write_text(json.dumps(less), encoding="utf-8")
-    assert page.newest(tmp_path)["file"] == "1.json"
-    (tmp_path / "1.json").unlink()
+    (tmp_path / "11.json").write_text(json.dumps(less), encoding="utf-8")
+    short = whole["sections"] | {"memory": {}}  # cut off
+    (tmp_path / "12.json").write_text(json.dumps(whole | {"sections": short}), encoding="utf-8")
+    assert page.newest(tmp_path)["file"] == "9.json"
+    (tmp_path / "9.json").unlink()
     with pytest.raises(ValueError, match="holds no run over"):
         page.newest(tmp_path)
 

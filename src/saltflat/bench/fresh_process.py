@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HELD_ROWS = 512
+EARLY_SIZES = range(128, 352, 7)  # of batches, so that their rests have most of the sizes there are
 TINY = ("mlp", 8)
 PRIVATE_STEP = "private step"
 
@@ -63,12 +64,19 @@ def give_back_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def growth_of(step: Callable[[], Any], times: int = 1) -> dict[str, int]:
-    """By how many bytes memory grew at most while ``step`` ran, and from where."""
+def growth_of(
+    step: Callable[[], Any], times: int = 1, early: Callable[[], Any] | None = None
+) -> dict[str, int]:
+    """By how many bytes memory grew at most while ``step`` ran, and from where.
+
+    What ``early`` leaves behind counts, what it needed for a while does not.
+    """
     gc.collect()
     give_back_free_memory()
-    forget_highest()
     before = resident_bytes()
+    if early is not None:
+        early()
+    forget_highest()
     for _ in range(times):
         step()
     return {"peak_bytes": max(highest_bytes() - before, 0), "before_bytes": before}
@@ -96,19 +104,41 @@ def measure(spec: dict[str, Any]) -> dict[str, int]:
         torch.set_num_threads(spec["threads"])
     warm_up_torch()
     prepared(spec | dict(zip(("model", "examples"), TINY)))()
-    step = prepared(spec)
-    return growth_of(step, times=spec.get("steps", 1) if spec["engine"] == PRIVATE_STEP else 2)
+    if spec["engine"] == PRIVATE_STEP:
+        early, step = private(spec)
+        return growth_of(step, spec.get("steps", 1), early)
+    return growth_of(prepared(spec), times=2)
+
+
+def private(spec: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """What a run has behind it after its first steps, and the next step; model and rows are in memory.
+
+    The rest of a batch that fills no micro-batch has another size in every step. Each such size leaves something
+    behind, so memory rises over the first steps of a run and then stays. A large batch is few steps, and would be
+    measured before that.
+    """
+    import torch
+
+    from saltflat.bench.private_loop import loop_of, steps_of
+    from saltflat.engine import clipped_sum
+
+    # Every second row by chance, as in training: batches that are all of one size need less memory.
+    loop = loop_of("dp-sgd", spec["model"], 2 * spec["examples"], spec["examples"], held=HELD_ROWS)
+    loop.micro_batch = spec.get("micro_batch")
+
+    def early() -> None:
+        assert loop.source is not None
+        for size in EARLY_SIZES:
+            inputs, targets = loop.source.fetch(torch.arange(size))
+            clipped_sum(loop.model, loop.loss_fn, inputs, targets, 1.0, micro_batch=loop.micro_batch)
+
+    return early, steps_of(loop)
 
 
 def prepared(spec: dict[str, Any]) -> Callable[[], Any]:
     """The step of a specification, with its model and its rows in memory."""
     if spec["engine"] == PRIVATE_STEP:
-        from saltflat.bench.private_loop import loop_of, steps_of
-
-        # Every second row by chance, as in training: batches that are all of one size need less memory.
-        loop = loop_of("dp-sgd", spec["model"], 2 * spec["examples"], spec["examples"], held=HELD_ROWS)
-        loop.micro_batch = spec.get("micro_batch")
-        return steps_of(loop)
+        return private(spec)[1]
     from saltflat.bench.contenders import by_name
     from saltflat.bench.workload import Workload
 

@@ -32,6 +32,7 @@ class Settings:
     step_batch: int = 2048
     step_population: int = 50_000
     method_rounds: int = 15
+    method_rounds_most: int = 60  # where the machine is so restless that 15 say little
     # the section `memory`
     memory_examples: int = 128
     memory_micro_batch: int = 64
@@ -61,6 +62,7 @@ QUICK = replace(
     rounds=3,
     step_batch=128,
     method_rounds=6,
+    method_rounds_most=6,
     memory_examples=64,
     memory_micro_batch=32,
     memory_repeats=1,

@@ -37,7 +37,10 @@ def _all(settings: Settings) -> Iterator[Task]:
     whole = partial(private_loop.whole_step, model, batch, settings.step_population, rounds)
     yield Task("step", "dp-sgd", whole)
     for method in private_loop.METHODS:
-        yield Task("methods", method, partial(private_loop.against_dp_sgd, method, model, batch, rounds))
+        beside = partial(
+            private_loop.against_dp_sgd, method, model, batch, rounds, settings.method_rounds_most
+        )
+        yield Task("methods", method, beside)
     yield Task("memory", LOGICAL, partial(memory.of_logical_batches, settings))
     for name in settings.models:
         yield Task("memory", name, partial(memory.of_model, name, settings))
