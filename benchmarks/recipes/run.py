@@ -24,24 +24,33 @@ from typing import Any
 
 from families import features, training_rows
 from heads import Attempt, attempt
-from search import HELD_OUT, Setting, accuracies, noise_for
+from search import HELD_OUT, Setting, accuracies, plan_for
 
 RESULTS = Path(__file__).parent / "results"
-PASS = ("epochs", "batch", "epsilon", "seed")  # what all settings of one pass over the rows share
+PASS = ("epochs", "batch", "epsilon", "seed", "noise")  # what all settings of one pass over the rows share
 
 
 def tuning(data: str, family: str, words: list[str], data_dir: str | None) -> None:
     """All combinations of the settings named in ``words`` that have no result yet."""
-    lists = {"rate": ["25"], "epochs": ["15"], "batch": ["8192"], "epsilon": ["1"], "seed": ["1"]}
+    lists = {
+        "rate": ["25"],
+        "epochs": ["15"],
+        "batch": ["8192"],
+        "epsilon": ["1"],
+        "seed": ["1"],
+        "noise": ["even"],
+    }
     lists |= {word.partition("=")[0]: word.partition("=")[2].split(",") for word in words}
     rows: Any = None
     for shared in itertools.product(*(lists[name] for name in PASS)):
         epochs, batch, epsilon, seed = float(shared[0]), int(shared[1]), float(shared[2]), int(shared[3])
+        noise = shared[4]
         own = {name: values for name, values in lists.items() if name not in PASS}
         settings = [
             Setting(**dict(zip(own, map(_value, chosen)))) for chosen in itertools.product(*own.values())
         ]
         stem = f"tuning-{data}-{family}-eps{epsilon:g}-batch{batch}-epochs{epochs:g}"
+        stem += "" if noise == "even" else f"-noise{noise}"
         names = {setting: RESULTS / f"{stem}-{setting}-run{seed}.json" for setting in settings}
         missing = [setting for setting in settings if not names[setting].exists()]
         if not missing:
@@ -49,16 +58,17 @@ def tuning(data: str, family: str, words: list[str], data_dir: str | None) -> No
         rows = (features(data, family, data_dir), training_rows(data, data_dir)[1]) if rows is None else rows
         population = len(rows[1]) - HELD_OUT
         steps, batch = max(1, round(epochs * population / batch)), min(batch, population)
-        noise, spent = noise_for(population, batch, steps, epsilon)
+        plan = plan_for(population, batch, steps, epsilon, noise)
         started = time.time()
-        found = accuracies(*rows, missing, noise=noise, batch_size=batch, steps=steps, seed=seed)
+        found = accuracies(*rows, missing, plan=plan, seed=seed)
         seconds = round((time.time() - started) / len(missing), 2)
         for setting, accuracy in zip(missing, found):
             about = {
                 "role": "tuning", "data": data, "features": family, "width": rows[0].shape[1],
                 "accuracy": accuracy, "average_accuracy": None, "scored_on": "held-out training rows",
                 "setting": vars(setting), "population": population, "batch_size": batch, "steps": steps,
-                "epochs": epochs, "noise_multiplier": noise, "epsilon": spent, "delta": 1e-5, "seed": seed,
+                "epochs": epochs, "noise_multiplier": [phase.sigma for phase in plan.phases],
+                "epsilon": plan.epsilon, "delta": 1e-5, "seed": seed,
                 "seconds": seconds,
             }  # fmt: skip
             RESULTS.mkdir(exist_ok=True)

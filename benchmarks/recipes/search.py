@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from saltflat.plans import dp_sgd
+from saltflat.plan import Plan
+from saltflat.plans import Common, dp_sgd, dp_sgd_tapered
 
 HELD_OUT = 10_000
 CONSTANT = 0.1  # the input of the bias, beside features of length one
@@ -54,12 +55,15 @@ def halves(rows: Tensor) -> tuple[Tensor, Tensor]:
     return rows[order[HELD_OUT:]], rows[order[:HELD_OUT]]
 
 
-def noise_for(population: int, batch_size: int, steps: int, epsilon: float) -> tuple[float, float]:
-    """The plan's noise multiplier, and its ε by PLD."""
-    plan = dp_sgd(epsilon=epsilon, delta=1e-5, population=population, batch_size=batch_size, steps=steps)
-    noise = plan.phases[0].noise_multiplier
-    assert noise is not None
-    return noise, plan.epsilon
+def plan_for(population: int, batch_size: int, steps: int, epsilon: float, noise: str) -> Plan:
+    """Whose noise a run has: ``even``, or ``6x0.5``, which grows in six stairs as the rate falls, to the power 0.5."""
+    common: Common = {
+        "epsilon": epsilon, "delta": 1e-5, "population": population, "batch_size": batch_size, "steps": steps,
+    }  # fmt: skip
+    if noise == "even":
+        return dp_sgd(**common)
+    stairs, _, taper = noise.partition("x")
+    return dp_sgd_tapered(stairs=int(stairs), taper=float(taper), learning_rate=1.0, **common)
 
 
 @torch.no_grad()
@@ -68,12 +72,11 @@ def accuracies(
     labels: Tensor,
     settings: Sequence[Setting],
     *,
-    noise: float,
-    batch_size: int,
-    steps: int,
+    plan: Plan,
     seed: int,
 ) -> list[float]:
     """Train one linear model a setting, all on the same batches, and score each on the rows that were held out."""
+    steps, batch_size = plan.steps, int(plan.sampling.batch_size)
     (x, held), (y, right) = halves(features), halves(labels)
     count, width, classes, many = len(x), x.shape[1], int(labels.max()) + 1, len(settings)
     chance = torch.Generator().manual_seed(seed)
@@ -90,7 +93,7 @@ def accuracies(
     )
     squared = torch.tensor([s.squared for s in settings]).view(-1, 1)
     centred = bool((mean > 0).any())
-    for step in range(steps):
+    for step, phase in enumerate(plan.schedule()):
         rows = (torch.rand(count, generator=chance) < batch_size / count).nonzero().squeeze(1)
         batch = x if batch_size >= count else x[rows]
         target, square = (wanted, squares) if batch_size >= count else (wanted[rows], squares[rows])
@@ -119,7 +122,7 @@ def accuracies(
             sums,
             (factor.view(-1, 1), factor.view(-1, 1), follow * factor / rate),
         ):
-            released = (one + noise * torch.randn(one.shape, generator=chance)) / batch_size
+            released = (one + phase.sigma * torch.randn(one.shape, generator=chance)) / batch_size
             speed.mul_(momentum if part is means else momentum.view(-1, 1)).add_(released)
             part -= by * speed
     found = _logits(held, weights, bias, means, centred).argmax(2) == right[:, None]
@@ -132,4 +135,7 @@ def _logits(rows: Tensor, weights: Tensor, bias: Tensor, means: Tensor, centred:
 
 
 def _factor(schedule: str, done: float) -> float:
+    if schedule.startswith("stairs"):
+        stairs = int(schedule.removeprefix("stairs"))
+        return 1 - (int(done * stairs) + 0.5) / stairs
     return {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[schedule]

@@ -28,7 +28,7 @@ PLAN_WORDS = (
     "epsilon", "delta", "noise_multiplier", "population", "batch_size", "epochs", "steps", "clip_norm",
     "learning_rate", "optimizer", "momentum", "preset",
 )  # fmt: skip
-METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion", "public_batch")
+METHOD_WORDS = ("rho", "switch", "noise_ratio", "split", "portion", "stairs", "taper", "public_batch")
 
 CLIPPINGS: dict[str, Callable[[float], Clipping]] = {
     "flat": lambda batch: FlatClipping(),

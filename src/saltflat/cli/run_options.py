@@ -86,6 +86,9 @@ plan_options = options_of(
     click.option("--noise-ratio", type=float, help="σ₂/σ₁ of sai, σ_a/σ_d of dp-sam."),
     click.option("--split", type=click.Choice(["joint", "paper"]), help="How sai divides the budget."),
     click.option("--portion", type=float, help="Share of ε for sai's first phase, with --split paper."),
+    click.option("--stairs", type=int, help="In how many stairs the rate of dp-sgd-tapered falls.  [default: 6]"),
+    click.option("--taper", type=float, help="How its noise grows as the rate falls: rate to minus this power.  "
+                 "[default: 0.5]"),
     click.option("--clipping", type=click.Choice(["flat", "automatic", "per-layer", "quantile"]),
                  help="Clipping function."),
     click.option("--views", type=int, help="Augmentation multiplicity: gradients averaged for each example."),

@@ -48,8 +48,9 @@ A run file holds the same words: data = "digits", epsilon = 3, batch-size = 256 
 @data_options
 @click.option(
     "--method", default="dp-sgd", show_default=True, shell_complete=complete_method,
-    help="dp-sgd, dp-sam, dp-sat, sai, dp-sat-early-stop, sgd or sam; with public data weight-multiplicity, "
-    "dope-sgd, mirror-descent or ada-dps; with +swa, +ema, +adam, +adam-bc, +dope, +mirror, +ada.",
+    help="dp-sgd, dp-sgd-tapered, dp-sam, dp-sat, sai, dp-sat-early-stop, sgd or sam; with public data "
+    "weight-multiplicity, dope-sgd, mirror-descent or ada-dps; with +swa, +ema, +adam, +adam-bc, +dope, +mirror, "
+    "+ada.",
 )  # fmt: skip
 @recipe_option
 @plan_options

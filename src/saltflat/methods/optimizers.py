@@ -4,7 +4,6 @@ noise taken out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -83,17 +82,6 @@ REGISTRY: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 DEFAULT = Optimizer("sgd", {"momentum": 0.9})
-
-
-def default_learning_rate(optimizer: Optimizer, clip_norm: float) -> float:
-    """A rate to start from when none is named.
-
-    A clipped gradient has length C at most, so a step of SGD is proportional to rate · C; the papers' 2.0
-    at C = 0.1 is 0.2/C. Adam divides that scale out again.
-    """
-    if optimizer.name != "sgd":
-        return 0.002
-    return 0.1 if math.isinf(clip_norm) else 0.2 / clip_norm
 
 
 def check_name(name: str) -> None:

@@ -247,6 +247,16 @@ class Optimizer:
             if not isinstance(value, bool) and not (is_number(value) and math.isfinite(value)):
                 raise InputError(key, value, "a finite number, or True or False", problem="is no setting")
 
+    def default_learning_rate(self, clip_norm: float) -> float:
+        """A rate to start from when none is named.
+
+        A clipped gradient has length C at most, so a step of SGD is proportional to rate · C; the papers' 2.0
+        at C = 0.1 is 0.2/C. Adam divides that scale out again.
+        """
+        if self.name != "sgd":
+            return 0.002
+        return 0.1 if math.isinf(clip_norm) else 0.2 / clip_norm
+
     def __hash__(self) -> int:
         return hash((self.name, tuple(sorted(self.settings.items()))))
 

@@ -1,4 +1,5 @@
-"""Methods as plans: `dp_sgd`, `dp_sam`, `dp_sat`, `sai`, `dp_sat_early_stop`; baselines without privacy.
+"""Methods as plans: `dp_sgd`, `dp_sgd_tapered`, `dp_sam`, `dp_sat`, `sai`, `dp_sat_early_stop`; baselines without
+privacy.
 
 With public data: `weight_multiplicity`, `dope_sgd`, `mirror_descent`, `ada_dps`. Over clients: `dp_fedavg`,
 `dp_fedsam`, `dp_fedsam_topk`, `fed_smp_topk`, `fed_smp_randk`, `blur`, `lus`, `fed_sai`.
@@ -29,6 +30,7 @@ from saltflat.plans.methods import (
     dp_sat,
     dp_sat_early_stop,
     dp_sgd,
+    dp_sgd_tapered,
     sai,
     sam,
     sgd,
@@ -60,6 +62,7 @@ __all__ = [
     "dp_sat",
     "dp_sat_early_stop",
     "dp_sgd",
+    "dp_sgd_tapered",
     "fed_sai",
     "fed_smp_randk",
     "fed_smp_topk",

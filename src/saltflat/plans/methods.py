@@ -11,8 +11,15 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, Unpack, cast
 
-from saltflat.errors import InputError, PrivacyWarning, check_positive, check_share
-from saltflat.plan import AdaDps, Dope, FreshQuery, MirrorDescent, Phase, Plan, PreviousRelease
+from saltflat.errors import (
+    InputError,
+    PrivacyWarning,
+    check_count,
+    check_not_negative,
+    check_positive,
+    check_share,
+)
+from saltflat.plan import AdaDps, Dope, FreshQuery, MirrorDescent, Optimizer, Phase, Plan, PreviousRelease
 from saltflat.plans.frame import AVERAGING_SUFFIXES, Common, Frame, Method, Suffix, read_name
 from saltflat.plans.presets import framed
 from saltflat.plans.public import ada_dps, dope_sgd, mirror_descent, weight_multiplicity
@@ -31,6 +38,44 @@ def dp_sgd(**common: Unpack[Common]) -> Plan:
     """
     frame, _ = framed("dp-sgd", {}, common)
     return frame.plan("dp-sgd", frame.phase(frame.steps, "descend"))
+
+
+def dp_sgd_tapered(*, stairs: int = 6, taper: float = 0.5, **common: Unpack[Common]) -> Plan:
+    """DP-SGD with a learning rate that falls in ``stairs``, and noise that grows as it falls.
+
+    The last iterate holds the noise of a step times its rate η, and a step costs about σ⁻² of the budget. So the
+    noise that is left at the end, Σ η²σ², is least for σ in proportion to η^(−½) (by Cauchy and Schwarz): up to a
+    quarter less variance than even noise leaves under a rate that falls to zero in a line. ``taper`` is that exponent, 0 for
+    even noise. ``learning_rate`` is where the line starts, ``noise_multiplier``, where given, the noise of the first
+    stair.
+
+    Guarantees: the budget for the whole plan, all stairs composed jointly; rates and noise are fixed before the data
+    is touched.
+
+    >>> plan = dp_sgd_tapered(epsilon=1.0, population=60_000, batch_size=2048, epochs=30, learning_rate=4.0, stairs=4)
+    >>> [phase.learning_rate for phase in plan.phases], plan.phases[0].sigma < plan.phases[3].sigma
+    ([3.5, 2.5, 1.5, 0.5], True)
+    """
+    if common.get("preset") is not None:
+        raise InputError(
+            "preset", common["preset"], "no preset", problem="has no settings for dp-sgd-tapered"
+        )
+    frame = Frame(common)
+    check_count("stairs", stairs, cure="4 to 8 are usual.")
+    check_not_negative("taper", taper, cure="0 is even noise, 0.5 the least at the end.")
+    # a rate that falls to zero moves as far as one of half its size that does not
+    usual = 2 * (frame.optimizer or Optimizer()).default_learning_rate(frame.clip_norm)
+    start = usual if frame.learning_rate is None else frame.learning_rate
+    phases = []
+    for number in range(stairs):
+        steps = frame.steps * (number + 1) // stairs - frame.steps * number // stairs
+        height = 1 - (number + 0.5) / stairs
+        ratio = ((1 - 0.5 / stairs) / height) ** taper
+        own = {"learning_rate": start * height, "noise_ratio": ratio}
+        if frame.noise_multiplier is not None:
+            own["noise_multiplier"] = frame.noise_multiplier * ratio
+        phases.append(frame.phase(steps, f"stair {number + 1}", **own))
+    return frame.plan("dp-sgd-tapered", *phases)
 
 
 def dp_sam(*, rho: float | None = None, noise_ratio: float | None = None, **common: Unpack[Common]) -> Plan:
@@ -156,6 +201,7 @@ def sam(*, rho: float = 0.05, **common: Unpack[Common]) -> Plan:
 
 METHODS: dict[str, Method] = {
     "dp-sgd": dp_sgd,
+    "dp-sgd-tapered": dp_sgd_tapered,
     "dp-sam": dp_sam,
     "dp-sat": dp_sat,
     "sai": sai,

@@ -278,7 +278,7 @@ def build_optimizer(plan: Plan, model: nn.Module, factory: OptimizerFactory | No
     if factory is None:
         chosen = plan.optimizer or optimizers.DEFAULT
         first = plan.phases[0]
-        rate = first.learning_rate or optimizers.default_learning_rate(chosen, first.clip_norm)
+        rate = first.learning_rate or chosen.default_learning_rate(first.clip_norm)
         return optimizers.build(chosen, parameters, rate)
     if named:
         raise InputError(
