@@ -45,9 +45,9 @@ def dp_sgd_tapered(*, stairs: int = 6, taper: float = 0.5, **common: Unpack[Comm
 
     The last iterate holds the noise of a step times its rate η, and a step costs about σ⁻² of the budget. So the
     noise that is left at the end, Σ η²σ², is least for σ in proportion to η^(−½) (by Cauchy and Schwarz): up to a
-    quarter less variance than even noise leaves under a rate that falls to zero in a line. ``taper`` is that exponent, 0 for
-    even noise. ``learning_rate`` is where the line starts, ``noise_multiplier``, where given, the noise of the first
-    stair.
+    quarter less variance than even noise leaves under a rate that falls to zero in a line. ``taper`` is that
+    exponent, 0 for even noise. ``learning_rate`` is where the line starts, ``noise_multiplier``, where given, the
+    noise of the first stair.
 
     Guarantees: the budget for the whole plan, all stairs composed jointly; rates and noise are fixed before the data
     is touched.

@@ -139,7 +139,7 @@ class Chosen:
 SEEN = Features(metric=Metric())
 RECIPES = {
     "fashion-mnist": Chosen(
-        60_000, 3969, Features(metric=Metric(floor=0.1)), ("mnist", "cifar10"), {1.0: 4.0}, 2048, 48.0
+        60_000, 3969, Features(metric=Metric(floor=0.1)), ("mnist", "cifar10"), {1.0: 3.0}, 2048, 48.0
     ),
     "mnist": Chosen(60_000, 3969, SEEN, ("fashion-mnist",), {1.0: 4.0}, 2048, 48.0),
     # no other data set of colours could judge a metric for them
