@@ -175,6 +175,7 @@ def test_a_tapered_rate_starts_at_twice_the_usual_one() -> None:
     """So that it goes as far: the mean of its stairs is what a rate that stays would be."""
     plan = plans.dp_sgd_tapered(clip_norm=0.1, **NOISE)
     assert sum(phase.learning_rate or 0 for phase in plan.phases) / 6 == pytest.approx(2.0)
+    assert plan.optimizer == plans.dp_sgd(learning_rate=2.0, **NOISE).optimizer
     adam = plans.by_name("dp-sgd-tapered+adam", **NOISE)
     assert sum(phase.learning_rate or 0 for phase in adam.phases) / 6 == pytest.approx(0.002)
 

@@ -63,8 +63,10 @@ def dp_sgd_tapered(*, stairs: int = 6, taper: float = 0.5, **common: Unpack[Comm
     frame = Frame(common)
     check_count("stairs", stairs, cure="4 to 8 are usual.")
     check_not_negative("taper", taper, cure="0 is even noise, 0.5 the least at the end.")
+    # its rates stand in the phases, so the optimizer is the plan's as well, and none can be given to fit
+    frame.optimizer = frame.optimizer or Optimizer("sgd", {"momentum": 0.9})
     # a rate that falls to zero moves as far as one of half its size that does not
-    usual = 2 * (frame.optimizer or Optimizer()).default_learning_rate(frame.clip_norm)
+    usual = 2 * frame.optimizer.default_learning_rate(frame.clip_norm)
     start = usual if frame.learning_rate is None else frame.learning_rate
     phases = []
     for number in range(stairs):
