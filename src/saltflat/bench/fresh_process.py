@@ -128,7 +128,7 @@ def private(spec: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], Any]]
 
     def early() -> None:
         assert loop.source is not None
-        for size in EARLY_SIZES:
+        for size in EARLY_SIZES[: spec.get("early", 0)]:
             inputs, targets = loop.source.fetch(torch.arange(size))
             clipped_sum(loop.model, loop.loss_fn, inputs, targets, 1.0, micro_batch=loop.micro_batch)
 

@@ -22,7 +22,7 @@ class Cell:
     """One figure of memory: an engine on a model, over some examples, in micro-batches of a size.
 
     ``engine`` is a contender of `saltflat.bench.contenders.by_name`, or ``"private step"``: the whole step of
-    DP-SGD over a logical batch of ``examples``, taken ``steps`` times.
+    DP-SGD over a logical batch of ``examples``, taken ``steps`` times, after ``early`` small batches.
     """
 
     engine: str
@@ -30,6 +30,7 @@ class Cell:
     examples: int
     micro_batch: int | None = None
     steps: int = 1
+    early: int = 0
 
 
 # Below this, pages and allocator decide, not the engine: such a model's ratio is shown and not judged.
@@ -83,7 +84,7 @@ def of_logical_batches(settings: Settings, measure: Measure = in_fresh_processes
     """
     most = max(settings.memory_batches)
     cells = [
-        Cell(PRIVATE_STEP, settings.step_model, batch, steps=most // batch)
+        Cell(PRIVATE_STEP, settings.step_model, batch, steps=most // batch, early=settings.memory_early)
         for batch in settings.memory_batches
     ]
     found = [[measure(cell, 1) for cell in cells] for _ in range(settings.memory_pairs)]

@@ -39,6 +39,7 @@ class Settings:
     memory_repeats: int = 3
     memory_batches: tuple[int, int] = (2048, 32_768)
     memory_pairs: int = 8
+    memory_early: int = 32  # small batches before the logical batch: memory rises over a run's first steps
     # each peer is a fresh process more, and seconds of imports; growth heeds it too
     memory_peers: bool = True
     # the section `growth`
@@ -68,6 +69,7 @@ QUICK = replace(
     memory_repeats=1,
     memory_batches=(256, 2048),
     memory_pairs=3,
+    memory_early=0,
     memory_peers=False,
     growth_batches=(128, 512),
     growth_memory_batches=(128, 512),
@@ -140,6 +142,7 @@ def left_out(settings: Settings) -> list[str]:
         "memory_examples": "examples for the memory of a model",
         "memory_repeats": "fresh processes for each figure of memory",
         "memory_pairs": "pairs of fresh processes for the memory over the logical batch",
+        "memory_early": "small batches before that",
         "growth_rounds": "rounds of the growth",
     }
     for key, what in less.items():
