@@ -58,21 +58,22 @@ class Settings:
 FULL = Settings()
 QUICK = replace(
     FULL,
-    models=("cnn-selu", "vit-tiny", "scatter-linear"),
+    models=("cnn-selu", "dpnas-fmnist", "scatter-linear"),
     examples=64,
     rounds=3,
     step_batch=128,
     method_rounds=6,
     method_rounds_most=6,
-    memory_examples=64,
-    memory_micro_batch=32,
     memory_repeats=1,
-    memory_batches=(256, 2048),
-    memory_pairs=3,
+    memory_batches=(
+        1024,
+        4096,
+    ),  # fewer would not fill a micro-batch in both lanes, and need less memory for it
+    memory_pairs=1,
     memory_early=0,
     memory_peers=False,
-    growth_batches=(128, 512),
-    growth_memory_batches=(128, 512),
+    growth_batches=(64, 256),
+    growth_memory_batches=(64, 256),
     growth_widths=(),
     growth_micro_batches=(16, 64),
 )

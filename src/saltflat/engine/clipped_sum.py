@@ -30,6 +30,8 @@ K = TypeVar("K")
 LEARNING_UNITS = 16
 # A gradient longer than this counts as not finite: the factor that would shorten it has lost its digits.
 LONGEST = 1e30
+# Where micro-batches come in few sizes, the last one is filled up to a multiple of this.
+LEAST_UNITS = 8
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ def clipped_sum(
         facts = known[signature] = examine(model, loss_fn, inputs, targets)
         facts.examined = rows >= 3  # fewer rows may look alike: look again at the next batch
 
-    adder = partial(_Adder, parameters, clip_norm, clipping, facts)
+    some = next(iter(parameters.values()))
+    norms = torch.empty(rows // rows_per_unit, dtype=some.dtype.to_real(), device=some.device)
+    adder = partial(_Adder, parameters, clip_norm, clipping, facts, norms)
     try:
         done = _in_turns(adder, batch, rows // rows_per_unit, micro_batch, facts)
     finally:
@@ -127,19 +131,13 @@ def clipped_sum(
         name: sums[name].contiguous() if name in sums else torch.zeros_like(p)
         for name, p in parameters.items()
     }
-    by_row = {start: norms for each in done for start, norms in each.norms.items()}
-    norms = [by_row[start] for start in sorted(by_row)]
     names = {name: rule for each in done for name, rule in each.rules.items()}
     rules = {name: names.get(name, "unused") for name in parameters}
-    if len(norms) == 1:
-        return ClippedSum(grads, norms[0], rules)
-    some = next(iter(parameters.values()))
-    none = torch.zeros(0, dtype=some.dtype.to_real(), device=some.device)  # so that no units are a vector too
-    return ClippedSum(grads, torch.cat([*norms, none]), rules)
+    return ClippedSum(grads, norms, rules)
 
 
 class _Adder:
-    """Adds up the clipped gradients of one micro-batch after the other, in one lane."""
+    """Adds up the clipped gradients of one micro-batch after the other, in one lane; ``norms`` are for all lanes."""
 
     def __init__(
         self,
@@ -147,12 +145,12 @@ class _Adder:
         clip_norm: float,
         clipping: ClippingFunction,
         facts: Facts,
+        norms: Tensor,
         batch: Batch,
     ) -> None:
         self.parameters, self.clip_norm, self.clipping = parameters, clip_norm, clipping
-        self.facts, self.batch = facts, batch
+        self.facts, self.norms, self.batch = facts, norms, batch
         self.sums: dict[str, Tensor] = {}
-        self.norms: dict[int, Tensor] = {}  # by the first row
         self.rules: dict[str, str] = {}
 
     def at_weights_of(self, model: nn.Module) -> _Adder:
@@ -161,11 +159,15 @@ class _Adder:
         self.parameters = dict(zip(self.parameters, trainable, strict=True))
         return self
 
-    def add_all(self, parts: Sequence[slice], stop: threading.Event | None = None) -> _Adder:
+    def add_all(self, parts: Sequence[MicroBatch], stop: threading.Event | None = None) -> _Adder:
         """Take these micro-batches in turn, unless another lane has failed."""
         spare = self.facts.workspaces
         workspace = spare.pop() if spare else Workspace(self.facts.layouts)
         workspace.notes.clear()  # the weights have changed since
+        if len(parts) > 1:
+            # What outlives a micro-batch is laid down before the first: among its activations it would keep the
+            # space between two of them from ever being one again.
+            self.sums = {name: torch.zeros_like(p.detach()) for name, p in self.parameters.items()}
         try:
             for part in parts:
                 if stop is not None and stop.is_set():
@@ -180,20 +182,21 @@ class _Adder:
             spare.append(workspace)
         return self
 
-    def add(self, part: slice, workspace: Workspace) -> None:
+    def add(self, part: MicroBatch, workspace: Workspace) -> None:
         """Add one micro-batch; autocast is for its forward pass alone."""
         with in_full_precision(next(iter(self.parameters.values())).device):
             self._add(part, workspace)
 
-    def _add(self, part: slice, workspace: Workspace) -> None:
-        uses = self.batch.uses(self.parameters, part, self.facts, workspace)
-        units = (part.stop - part.start) // self.batch.each
+    def _add(self, part: MicroBatch, workspace: Workspace) -> None:
+        uses = self.batch.uses(self.parameters, part.rows, self.facts, workspace)
+        first, last = part.rows.start // self.batch.each, part.rows.stop // self.batch.each
         if self.facts.weighing is not None:
-            weigh(uses, units, self.facts)
+            weigh(uses, last - first, self.facts)
         self.rules |= {name: use.rule for name, use in uses.items()}
-        self.norms[part.start] = add_clipped(
-            self.sums, self.parameters, uses, units, self.clip_norm, self.clipping
+        norms = add_clipped(
+            self.sums, self.parameters, uses, last - first, self.clip_norm, self.clipping, part.again
         )
+        self.norms[first + part.again : last] = norms[part.again :]
 
 
 def _in_turns(
@@ -213,7 +216,7 @@ def _in_turns(
         facts.one_lane = models is None
     if many > 1 and not facts.one_lane:
         size = _size(wanted, facts, many)
-        parts = list(micro_batches(units, size, many, batch.each, few_sizes=True))
+        parts = list(micro_batches(units, size, many, batch.each, few_sizes=True, fill=True))
         stop = threading.Event()
         company = [
             adder(replace(batch, model=model, in_company=True)).at_weights_of(model) for model in models or ()
@@ -225,8 +228,9 @@ def _in_turns(
             ]
         except lanes.SharedRowsError:
             facts.one_lane = True
-    few_sizes = not facts.is_small(units)
-    return [first.add_all(list(micro_batches(units, _size(wanted, facts, 1), 1, batch.each, few_sizes)))]
+    large = not facts.is_small(units)
+    size = _size(wanted, facts, 1)
+    return [first.add_all(list(micro_batches(units, size, 1, batch.each, few_sizes=large, fill=large)))]
 
 
 def _size(wanted: int | None, facts: Facts, many: int) -> int:
@@ -249,7 +253,7 @@ def _learn(trial: _Adder, batch: Batch, units: int, wanted: int | None, facts: F
     count = min(LEARNING_UNITS, wanted or LEARNING_UNITS, units)
     before = torch.get_rng_state()
     with untouched(batch.model):
-        trial.add(slice(0, count * batch.each), Workspace())
+        trial.add(MicroBatch(slice(0, count * batch.each)), Workspace())
         facts.note_draws(before, batch.model)
     facts.micro_batch = facts.fitting_units(lanes.lane_count(list(trial.parameters.values())))
 
@@ -262,8 +266,12 @@ def add_clipped(
     units: int,
     clip_norm: float,
     clipping: ClippingFunction,
+    again: int = 0,
 ) -> Tensor:
-    """Add the clipped gradients of some units to the sums, and use up their uses; the norms before the clip."""
+    """Add the clipped gradients of some units to the sums, and use up their uses; the norms before the clip.
+
+    The first ``again`` units are not added.
+    """
     known = {name: use.squared_norms() for name, use in uses.items()}
     if len(known) < len(parameters):  # a clipping function sees the same names each time, whatever was used
         zeros = torch.zeros_like(next(iter(known.values()))) if known else torch.zeros(units)
@@ -272,6 +280,9 @@ def add_clipped(
     total = total_norm(squared)
     whole = total < LONGEST
     factors = clipping(squared, clip_norm)
+    if again:
+        counted = torch.arange(units, device=total.device) >= again
+        factors = {name: factor.where(counted, 0.0) for name, factor in factors.items()}
     if not bool(whole.all()):
         broken = ~whole
         for use in uses.values():
@@ -293,30 +304,49 @@ def add_to(sums: dict[K, Tensor], more: Mapping[K, Tensor]) -> None:
         sums[key] = sums[key].add_(value) if key in sums else value
 
 
-def micro_batches(units: int, size: int, many: int, each: int, few_sizes: bool) -> Iterator[slice]:
-    """Consecutive slices of rows: of one size as long as all lanes get one, and the rest in equal shares.
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows of one pass; the first ``again`` of their units are counted elsewhere, and not here."""
 
-    With ``few_sizes`` the rest goes by the four leading binary digits of a share, and what is left after that. A
-    library of convolutions keeps a kernel for every number of rows that it meets, and blocks of ever new sizes tear
-    the heap: over batches of random size, memory grew to three times what one of them needs.
+    rows: slice
+    again: int = 0
 
-    >>> [part.stop - part.start for part in micro_batches(215, 64, 2, 1, few_sizes=True)]
-    [64, 64, 40, 40, 4, 3]
+
+def micro_batches(
+    units: int, size: int, many: int, each: int, few_sizes: bool, fill: bool = False
+) -> Iterator[MicroBatch]:
+    """Consecutive rows: of one size as long as all lanes get one, and the rest in equal shares.
+
+    With ``few_sizes`` the rest goes by eighths of the size, and what is left after that; with ``fill`` this is filled
+    up with units that are counted already. A library of convolutions keeps a kernel for every number of rows that
+    it meets, and blocks of ever new sizes tear the heap: over batches of random size, memory grew to three times
+    what one of them needs.
+
+    >>> parts = micro_batches(215, 64, 2, 1, few_sizes=True, fill=True)
+    >>> [(part.rows.stop - part.rows.start, part.again) for part in parts]
+    [(64, 0), (64, 0), (40, 0), (40, 0), (8, 1)]
     """
     start = 0
+    eighth = max(size // 8, LEAST_UNITS)
     while rest := units - start:
         share = min(size, rest // many)
-        if few_sizes and 16 <= share < size:
-            share = share >> share.bit_length() - 4 << share.bit_length() - 4
-        elif share < size:
+        if share < size:
+            share = share // eighth * eighth if few_sizes else 0
+        if not share:
             break
         for _ in range(many):
-            yield slice(start * each, (start + share) * each)
+            yield MicroBatch(slice(start * each, (start + share) * each))
             start += share
+    share = min(size, -(-rest // (many * LEAST_UNITS)) * LEAST_UNITS)
+    pieces = -(-rest // max(share, 1))
+    if fill and pieces * share <= units:
+        for i in range(units - pieces * share, units, share or 1):
+            yield MicroBatch(slice(i * each, (i + share) * each), max(start - i, 0))
+        return
     pieces = min(rest, many)
     for i in range(pieces):
         stop = start + rest // pieces + (i < rest % pieces)
-        yield slice(start * each, stop * each)
+        yield MicroBatch(slice(start * each, stop * each))
         start = stop
 
 

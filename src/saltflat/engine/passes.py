@@ -113,7 +113,7 @@ class Pass:
                 )
             return found
         size, many = self._sizes()
-        slices = list(micro_batches(units, size, many, 1, not facts.is_small(units)))
+        slices = [part.rows for part in micro_batches(units, size, many, 1, not facts.is_small(units))]
         models = lanes.copies(self.call.model, many) if many > 1 else [self.call.model]
         try:
             if models is not None:
