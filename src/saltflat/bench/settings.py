@@ -38,7 +38,7 @@ class Settings:
     memory_micro_batch: int = 64
     memory_repeats: int = 3
     memory_batches: tuple[int, int] = (2048, 32_768)
-    memory_pairs: int = 8
+    memory_pairs: int = 5
     memory_early: int = 32  # small batches before the logical batch: memory rises over a run's first steps
     # each peer is a fresh process more, and seconds of imports; growth heeds it too
     memory_peers: bool = True
