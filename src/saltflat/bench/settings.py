@@ -65,15 +65,13 @@ QUICK = replace(
     method_rounds=6,
     method_rounds_most=6,
     memory_repeats=1,
-    memory_batches=(
-        1024,
-        4096,
-    ),  # fewer would not fill a micro-batch in both lanes, and need less memory for it
+    # fewer would not fill a micro-batch in both lanes, and need less memory for it
+    memory_batches=(1024, 4096),
     memory_pairs=1,
     memory_early=0,
     memory_peers=False,
-    growth_batches=(64, 256),
-    growth_memory_batches=(64, 256),
+    growth_batches=(64, 128),
+    growth_memory_batches=(64, 128),
     growth_widths=(),
     growth_micro_batches=(16, 64),
 )
