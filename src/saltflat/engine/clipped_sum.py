@@ -18,6 +18,7 @@ from saltflat.engine.batch import WORTH_LANES, Batch, Facts, LossFunction
 from saltflat.engine.calling import autocast_type, in_full_precision, untouched
 from saltflat.engine.clipping import ClippingFunction, SquaredNorms, flat, total_norm
 from saltflat.engine.frame import Frame
+from saltflat.engine.micro_batch import MicroBatch, micro_batches
 from saltflat.engine.probe import examine
 from saltflat.engine.uses import Use
 from saltflat.engine.workspace import Workspace
@@ -30,8 +31,6 @@ K = TypeVar("K")
 LEARNING_UNITS = 16
 # A gradient longer than this counts as not finite: the factor that would shorten it has lost its digits.
 LONGEST = 1e30
-# Where micro-batches come in few sizes, the last one is filled up to a multiple of this.
-LEAST_UNITS = 8
 
 
 @dataclass(frozen=True)
@@ -302,52 +301,6 @@ def add_to(sums: dict[K, Tensor], more: Mapping[K, Tensor]) -> None:
     """Add more of each, in place where there is some already."""
     for key, value in more.items():
         sums[key] = sums[key].add_(value) if key in sums else value
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """Rows of one pass; the first ``again`` of their units are counted elsewhere, and not here."""
-
-    rows: slice
-    again: int = 0
-
-
-def micro_batches(
-    units: int, size: int, many: int, each: int, few_sizes: bool, fill: bool = False
-) -> Iterator[MicroBatch]:
-    """Consecutive rows: of one size as long as all lanes get one, and the rest in equal shares.
-
-    With ``few_sizes`` the rest goes by eighths of the size, and what is left after that; with ``fill`` this is filled
-    up with units that are counted already. A library of convolutions keeps a kernel for every number of rows that
-    it meets, and blocks of ever new sizes tear the heap: over batches of random size, memory grew to three times
-    what one of them needs.
-
-    >>> parts = micro_batches(215, 64, 2, 1, few_sizes=True, fill=True)
-    >>> [(part.rows.stop - part.rows.start, part.again) for part in parts]
-    [(64, 0), (64, 0), (40, 0), (40, 0), (8, 1)]
-    """
-    start = 0
-    eighth = max(size // 8, LEAST_UNITS)
-    while rest := units - start:
-        share = min(size, rest // many)
-        if share < size:
-            share = share // eighth * eighth if few_sizes else 0
-        if not share:
-            break
-        for _ in range(many):
-            yield MicroBatch(slice(start * each, (start + share) * each))
-            start += share
-    share = min(size, -(-rest // (many * LEAST_UNITS)) * LEAST_UNITS)
-    pieces = -(-rest // max(share, 1))
-    if fill and pieces * share <= units:
-        for i in range(units - pieces * share, units, share or 1):
-            yield MicroBatch(slice(i * each, (i + share) * each), max(start - i, 0))
-        return
-    pieces = min(rest, many)
-    for i in range(pieces):
-        stop = start + rest // pieces + (i < rest % pieces)
-        yield MicroBatch(slice(start * each, stop * each))
-        start = stop
 
 
 def weigh(uses: dict[str, Use], units: int, facts: Facts) -> None:

@@ -27,8 +27,9 @@ from saltflat.engine.calling import (
     shortened,
     without_compilation,
 )
-from saltflat.engine.clipped_sum import add_clipped, add_to, micro_batches, weigh
+from saltflat.engine.clipped_sum import add_clipped, add_to, weigh
 from saltflat.engine.clipping import ClippingFunction
+from saltflat.engine.micro_batch import micro_batches
 from saltflat.engine.one_call import Back, Call, Known, Part, Uses, asks
 from saltflat.engine.tape import OffTapeError, Tape
 from saltflat.engine.uses import DirectUse, merged
