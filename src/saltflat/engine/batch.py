@@ -21,16 +21,19 @@ from saltflat.engine.calling import (
 )
 from saltflat.engine.fallback import example_by_example
 from saltflat.engine.frame import Frame
+from saltflat.engine.micro_batch import power_of_two
 from saltflat.engine.tape import OffTapeError, Tape
 from saltflat.engine.uses import Use
 from saltflat.engine.views import Views
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import InputError
 
-# What the micro-batches of all lanes may hold together: large enough for the matrix products, and bounded on a
-# machine with many cores.
+# What the records of all lanes may hold together: bounded on a machine with many cores.
 MICRO_BATCH_BYTES = 512 * 2**20
-LARGEST_MICRO_BATCH = 4096
+LEAST_MICRO_BATCH, LARGEST_MICRO_BATCH = 16, 4096
+# What the activations and records of a lane may hold: with more, the way back finds less of the way forward in the
+# caches. Measured over nine models: none gains from more than this, or from more units if these hold more.
+LANE_BYTES, ENOUGH_UNITS = 128 * 2**20, 64
 # A batch whose records, and half of whose activations, are smaller is left to one lane.
 WORTH_LANES = 32 * 2**20
 
@@ -60,10 +63,13 @@ class Facts:
         """Whether as many units are done before a second lane has begun."""
         return units * max(self.unit_bytes, self.unit_activations // 2) < WORTH_LANES
 
-    def fitting_units(self, lanes: int) -> int:
+    def fitting_units(self, lanes: int, device: torch.device) -> int:
         """How many units a lane may take at a time: a power of two, not below what the matrix products need."""
         fits = MICRO_BATCH_BYTES // lanes // max(self.unit_bytes, 1)
-        return min(LARGEST_MICRO_BATCH, 1 << max(fits.bit_length() - 1, 4))
+        if device.type == "cpu":
+            held = max(self.unit_bytes, int(self.unit_activations * self.crowding), 1)
+            fits = min(fits, max(LANE_BYTES // held, ENOUGH_UNITS))
+        return max(min(power_of_two(fits), LARGEST_MICRO_BATCH), LEAST_MICRO_BATCH)
 
     def note_draws(self, before: Tensor, model: nn.Module) -> None:
         """Whether the model has drawn since the generator was in this state: draws would fall to lanes by chance."""

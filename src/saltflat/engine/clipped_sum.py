@@ -254,7 +254,8 @@ def _learn(trial: _Adder, batch: Batch, units: int, wanted: int | None, facts: F
     with untouched(batch.model):
         trial.add(MicroBatch(slice(0, count * batch.each)), Workspace())
         facts.note_draws(before, batch.model)
-    facts.micro_batch = facts.fitting_units(lanes.lane_count(list(trial.parameters.values())))
+    parameters = list(trial.parameters.values())
+    facts.micro_batch = facts.fitting_units(lanes.lane_count(parameters), parameters[0].device)
 
 
 @torch.no_grad()

@@ -22,25 +22,24 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Consecutive rows: of one size as long as all lanes get one, and the rest in equal shares.
 
-    With ``few_sizes`` the rest goes by eighths of the size, and what is left after that; with ``fill`` this is filled
-    up with units that are counted already. A library of convolutions keeps a kernel for every number of rows that
-    it meets, and blocks of ever new sizes tear the heap: over batches of random size, memory grew to three times
+    With ``few_sizes`` the rest goes by powers of two, and what is left after that; with ``fill`` this is filled up
+    with units that are counted already. A library of convolutions keeps a kernel for every number of rows that it
+    meets, and blocks of ever new sizes tear the heap: over batches of random size, memory grew to three times
     what one of them needs.
 
     >>> parts = micro_batches(215, 64, 2, 1, few_sizes=True, fill=True)
     >>> [(part.rows.stop - part.rows.start, part.again) for part in parts]
-    [(64, 0), (64, 0), (40, 0), (40, 0), (8, 1)]
+    [(64, 0), (64, 0), (32, 0), (32, 0), (8, 0), (8, 0), (8, 1)]
     """
 
     def cut(first: int, last: int, again: int = 0) -> MicroBatch:
         return MicroBatch(slice(first * each, last * each), again)
 
     start = 0
-    eighth = max(size // 8, LEAST_UNITS)
     while rest := units - start:
         share = min(size, rest // many)
         if share < size:
-            share = share // eighth * eighth if few_sizes else 0
+            share = power_of_two(share) if few_sizes and share >= LEAST_UNITS else 0
         if not share:
             break
         for _ in range(many):
@@ -59,3 +58,12 @@ def micro_batches(
         stop = start + rest // pieces + (i < rest % pieces)
         yield cut(start, stop)
         start = stop
+
+
+def power_of_two(limit: int) -> int:
+    """The largest that is not above the limit, or 1.
+
+    >>> [power_of_two(limit) for limit in (0, 1, 63, 64)]
+    [1, 1, 32, 64]
+    """
+    return 1 << max(limit.bit_length() - 1, 0)

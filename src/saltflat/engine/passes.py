@@ -131,7 +131,7 @@ class Pass:
         many = 1 if alone else min(lanes.lane_count(self.parameters), units)
         if facts.draws:  # random draws would depend on how the rows are dealt out
             return units, 1
-        return facts.fitting_units(many), many
+        return facts.fitting_units(many, self.device), many
 
     def _run_some(self, models: Sequence[nn.Module], lane: int, slices: Sequence[slice]) -> list[Part]:
         spare = self.known.facts.workspaces
