@@ -10,12 +10,15 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from bench_helpers import TINY, memory_by_rule
 
 from saltflat.bench import growth, memory, private_loop
+from saltflat.bench.fresh_process import private
 from saltflat.bench.memory import Cell, in_fresh_processes
 from saltflat.bench.settings import SECTIONS
 from saltflat.bench.tasks import tasks
+from saltflat.training.step import Loop
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -108,6 +111,27 @@ print(json.dumps([small["peak_bytes"], large["peak_bytes"]]))
     small, large = json.loads(done.stdout)
     assert small < 20 * 2**20
     assert 190 * 2**20 < large - small < 230 * 2**20
+
+
+def test_whole_steps_come_before_the_memory_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run keeps from its first step on is there when the count of a large batch begins.
+
+    Should fail when only gradients are computed before, or in micro-batches of another size.
+    """
+    loops: list[Loop] = []
+    build = private_loop.loop_of
+    monkeypatch.setattr(
+        private_loop, "loop_of", lambda *args, **kw: loops.append(build(*args, **kw)) or loops[-1]
+    )
+    early, step = private({"model": "mlp", "examples": 64, "early": 3, "micro_batch": 16})
+    (loop,) = loops
+    assert not loop.optimizer.state
+    early()
+    assert len(loop.optimizer.state) == len(loop.weights)
+    assert loop.sums.micro_batch == 16
+    before = {name: weight.clone() for name, weight in loop.weights.items()}
+    step()
+    assert any(not torch.equal(before[name], weight) for name, weight in loop.weights.items())
 
 
 def test_a_fresh_process_finds_what_an_engine_needs() -> None:

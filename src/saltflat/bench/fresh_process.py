@@ -114,23 +114,23 @@ def private(spec: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], Any]]
     """What a run has behind it after its first steps, and the next step; model and rows are in memory.
 
     The rest of a batch that fills no micro-batch has another size in every step. Each such size leaves something
-    behind, so memory rises over the first steps of a run and then stays. A large batch is few steps, and would be
-    measured before that.
+    behind, and so does the optimizer after the first: memory rises over the first steps of a run and then stays. A
+    large batch is few steps, and would be measured before that. So whole steps over small batches come first.
     """
     import torch
 
     from saltflat.bench.private_loop import loop_of, steps_of
-    from saltflat.engine import clipped_sum
+    from saltflat.training.step import Released
 
     # Every second row by chance, as in training: batches that are all of one size need less memory.
     loop = loop_of("dp-sgd", spec["model"], 2 * spec["examples"], spec["examples"], held=HELD_ROWS)
-    loop.micro_batch = spec.get("micro_batch")
+    loop.sums.micro_batch = spec.get("micro_batch")
+    phase = loop.plan.phase_at(0)
 
     def early() -> None:
-        assert loop.source is not None
         for size in EARLY_SIZES[: spec.get("early", 0)]:
-            inputs, targets = loop.source.fetch(torch.arange(size))
-            clipped_sum(loop.model, loop.loss_fn, inputs, targets, 1.0, micro_batch=loop.micro_batch)
+            gradient, _ = loop.query_here(1, torch.arange(size), phase.sigma, loop.clip_norms.now(phase))
+            loop.use(1, phase, Released(gradient))
 
     return early, steps_of(loop)
 
