@@ -208,6 +208,14 @@ def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
     assert_nothing_left(tmp_path)
 
 
+def gone(stat: Path) -> bool:
+    """Whether a process, by its file in /proc, has ended: nobody may have asked for its code yet."""
+    try:
+        return ") Z " in stat.read_text()
+    except OSError:
+        return True
+
+
 def test_an_orphan_of_a_dead_node_is_stopped() -> None:
     """A node starts a process for every message, and may die after its last one. Fails without sessions (tried)."""
     sleeper = "[sys.executable, '-c', 'import time; time.sleep(600)'], stdout=subprocess.DEVNULL"
@@ -220,11 +228,25 @@ def test_an_orphan_of_a_dead_node_is_stopped() -> None:
         deployment = Deployment(1)
         deployment.processes = {"node-0": node}
         deployment.stop()
+    wait_for(lambda: gone(orphan))
 
-    def gone() -> bool:
-        try:
-            return ") Z " in orphan.read_text()
-        except OSError:
-            return True
 
-    wait_for(gone)
+def test_what_a_killed_program_started_ends_though_it_hears_nothing(tmp_path: Path) -> None:
+    """Nobody calls ``stop`` when the server was killed. Fails without the second process (tried)."""
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+    program = (
+        "import pathlib, subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {deaf!r}])\n"
+        f"pathlib.Path({str(tmp_path / 'unfinished')!r}).write_text(str(child.pid))\n"
+        f"pathlib.Path({str(tmp_path / 'unfinished')!r}).rename({str(tmp_path / 'child')!r})\n"
+        "time.sleep(600)"
+    )
+    deployment = Deployment(1)
+    deployment.path = tmp_path
+    node = deployment._spawn("node-0", [Path(sys.executable).name, "-c", program])
+    wait_for((tmp_path / "child").exists)
+    child = Path("/proc", (tmp_path / "child").read_text(), "stat")
+    assert not gone(child)
+    node.kill()
+    node.wait()
+    wait_for(lambda: gone(child))

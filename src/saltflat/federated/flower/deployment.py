@@ -25,13 +25,26 @@ from saltflat.ranks.stopping import undisturbed
 START = 180.0
 STOP = 10.0
 
+# What Flower's program started may outlive it: Flower's own watch sends each one Ctrl-C, once, and a process that waits
+# for an answer can miss it. So a second process waits for the end of the program, and then ends all of its group.
+WATCH = """
+import os, signal, sys, time
+while os.getppid() == int(sys.argv[1]):
+    time.sleep(0.2)
+time.sleep(1)
+os.killpg(0, signal.SIGKILL)
+"""
+
 # Linux ends a process whose parent has died, if it asked for that; elsewhere a killed parent leaves its children.
-UNDER = """
+UNDER = f"""
 import ctypes, os, signal, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
+program = os.getpid()
+if hasattr(os, "fork") and os.fork() == 0:
+    os.execv(sys.executable, [sys.executable, "-c", {WATCH!r}, str(program)])
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
