@@ -66,7 +66,7 @@ QUICK = replace(
     method_rounds_most=6,
     memory_repeats=1,
     # fewer would not fill a micro-batch in both lanes, and need less memory for it
-    memory_batches=(1024, 4096),
+    memory_batches=(256, 1024),
     memory_pairs=1,
     memory_early=0,
     memory_peers=False,

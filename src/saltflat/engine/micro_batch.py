@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Where micro-batches come in few sizes, the last one is filled up to a multiple of this.
+# Where micro-batches come in few sizes, this is the smallest, and the last one is filled up to it.
 LEAST_UNITS = 8
 
 
@@ -47,7 +47,7 @@ def micro_batches(
             start += share
     if not rest:
         return
-    share = min(size, -(-rest // (many * LEAST_UNITS)) * LEAST_UNITS)
+    share = min(size, LEAST_UNITS)
     first = units - -(-rest // share) * share
     if fill and first >= 0:
         for i in range(first, units, share):
