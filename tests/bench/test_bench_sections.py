@@ -77,6 +77,32 @@ def test_a_restless_machine_gets_more_pairs_and_a_quiet_one_does_not(monkeypatch
         assert found["rounds"] == expected
 
 
+def test_what_a_method_adds_is_measured_on_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when the batch has rows, and when the difference is upside down (both tried): an average takes 5 ms."""
+    import time
+
+    from saltflat.methods.averaging import AverageState
+    from saltflat.training import sums
+
+    observe = AverageState.observe
+
+    def slowly(self: AverageState, *arguments: Any) -> None:
+        if self.averaging != private_loop.plan_of("dp-sgd", 16, 16).averaging:
+            time.sleep(0.005)
+        observe(self, *arguments)
+
+    def touched(*arguments: Any, **named: Any) -> Any:
+        raise AssertionError("a row was touched")
+
+    monkeypatch.setattr(AverageState, "observe", slowly)
+    monkeypatch.setattr(sums, "clipped_sum", touched)
+    found = private_loop.added_work("dp-sgd+ema", "mlp", 16)
+    assert found is not None
+    assert 0.004 < found["seconds"] < 0.05
+    assert found["interval"][0] <= found["seconds"] <= found["interval"][1]
+    assert private_loop.added_work("dp-sam", "mlp", 16) is None  # its second query costs by the row
+
+
 def test_methods_run_what_they_are_called() -> None:
     """The plan of SWA averages from the first step; DP-SAM asks twice; all others once."""
     queries = {name: len(plan.query_noises(plan.phase_at(0))) for name, plan in _plans().items()}

@@ -112,14 +112,22 @@ def _step(found: Mapping[str, Any]) -> Iterator[str]:
 def _methods(found: Mapping[str, Any]) -> Iterator[str]:
     some = next(iter(found.values()))
     yield f"A step of each method over a step of DP-SGD, {some['model']}, batch {some['batch_size']:,}"
-    rows = [["method", "seconds", "ratio", "interval", "rounds"]]
+    rows = [["method", "seconds", "ratio", "interval", "rounds", "adds by itself, ms"]]
     for name, row in found.items():
         low, high = row["interval"]
         interval = f"{low:.3f}–{high:.3f} ({100 * row['confidence']:.0f} %)"
-        rows.append(
-            [name, f"{row['seconds']:.3f}", f"{row['ratio']['median']:.3f}", interval, str(row["rounds"])]
-        )
+        rows.append([
+            name, f"{row['seconds']:.3f}", f"{row['ratio']['median']:.3f}", interval, str(row["rounds"]),
+            _added(row.get("added")),
+        ])  # fmt: skip
     yield from _table(rows)
+
+
+def _added(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    seconds, low, high = (f"{1000 * value:.1f}" for value in (row["seconds"], *row["interval"]))
+    return f"{seconds} ({low} to {high})"
 
 
 def _memory(found: Mapping[str, Any]) -> Iterator[str]:

@@ -66,14 +66,14 @@ QUICK = replace(
     method_rounds_most=6,
     memory_repeats=1,
     # fewer would not fill a micro-batch in both lanes, and need less memory for it
-    memory_batches=(256, 1024),
+    memory_batches=(256, 512),
     memory_pairs=1,
     memory_early=0,
     memory_peers=False,
     growth_batches=(64, 128),
     growth_memory_batches=(64, 128),
     growth_widths=(),
-    growth_micro_batches=(16, 64),
+    growth_micro_batches=(),
 )
 
 
@@ -155,6 +155,7 @@ def left_out(settings: Settings) -> list[str]:
         said.append("memory of Opacus, and of the micro-batch that saltflat chooses itself")
     if settings.growth_batches != FULL.growth_batches:
         said.append("most points of the growth")
-    if not settings.growth_widths:
-        said.append("growth against the parameters")
+    axes = {"parameters": settings.growth_widths, "micro-batch": settings.growth_micro_batches}
+    if missing := [f"the {axis}" for axis, points in axes.items() if not points]:
+        said.append(f"growth against {' and '.join(missing)}")
     return said

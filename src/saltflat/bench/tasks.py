@@ -39,7 +39,7 @@ def _all(settings: Settings) -> Iterator[Task]:
     for method in private_loop.METHODS:
         # Two gradients a step: one percent more or less decides nothing there.
         most = rounds if method == "dp-sam" else settings.method_rounds_most
-        beside = partial(private_loop.against_dp_sgd, method, model, batch, rounds, most)
+        beside = partial(private_loop.method_beside_dp_sgd, method, model, batch, rounds, most)
         yield Task("methods", method, beside)
     yield Task("memory", LOGICAL, partial(memory.of_logical_batches, settings))
     for name in settings.models:
