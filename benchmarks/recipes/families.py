@@ -2,7 +2,8 @@
 
 Names read from left to right: ``scatter2-root-groups-flip`` is scattering with J = 2, square roots, group norm, and
 the mean with the features of the mirrored image. ``scatter2-groups-figures-floor0.3`` are seen by a metric that was
-learned on drawn figures. What won is in `saltflat.recipes.features`, as code for users.
+learned on drawn figures. ``scatter2-groups-patches256`` has answers of 256 patches of drawings beside them, each of
+the two with half of the square of the length. What won is in `saltflat.recipes`, as code for users.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from torch.nn import functional as F
 from saltflat.data import load
 from saltflat.data.files import cache_dir
 from saltflat.models import Scattering2d
-from saltflat.recipes.features import LENGTH, Features
+from saltflat.recipes.features import Features
 from saltflat.recipes.metric import Metric
+from saltflat.recipes.patches import Patches
+from saltflat.recipes.rows import LENGTH
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "recipes"
 LUMA_AND_CHROMA = torch.tensor([[0.299, 0.587, 0.114], [-0.169, -0.331, 0.5], [0.5, -0.419, -0.081]])
@@ -57,9 +60,21 @@ def scattering(data: str, data_dir: str | None, J: int, mirrored: bool = False) 
     return torch.from_numpy(np.load(file))
 
 
+def patches(data: str, data_dir: str | None, filters: int) -> Tensor:
+    """Answers of patches of drawings, computed once."""
+    file = CACHE / f"{data}-patches{filters}.npy"
+    if not file.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        np.save(file, Patches(filters=filters)(coloured_rows(data, data_dir)[0]).numpy())
+    return torch.from_numpy(np.load(file))
+
+
 def features(data: str, family: str, data_dir: str | None) -> Tensor:
     """The rows of a family."""
     words = family.split("-")
+    if words[-1].startswith("patches"):
+        beside = patches(data, data_dir, int(words[-1].removeprefix("patches")))
+        return torch.cat([features(data, "-".join(words[:-1]), data_dir), beside], 1).mul_(0.5**0.5)
     if "figures" in words:
         floor = next(float(word.removeprefix("floor")) for word in words if word.startswith("floor"))
         rows, shares = _along_axes(data, data_dir, "flip" in words)

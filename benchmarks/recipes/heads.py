@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import saltflat as sf
 from saltflat.models import build, centring_loss
-from saltflat.recipes.features import LENGTH
 from saltflat.recipes.known import RECIPES
+from saltflat.recipes.rows import LENGTH
 
 FAMILY = "scatter2-groups"
 

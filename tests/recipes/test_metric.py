@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import saltflat as sf
-from saltflat.recipes.features import LENGTH, Features
+from saltflat.recipes.features import Features
 from saltflat.recipes.figures import Figures
 from saltflat.recipes.metric import Metric
+from saltflat.recipes.rows import LENGTH
 
 SMALL = Metric(figures=12, drawings=6)
 

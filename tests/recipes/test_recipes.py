@@ -11,8 +11,9 @@ import torch
 import saltflat as sf
 from saltflat import recipes
 from saltflat.models.vectors import CentredLinear, centring_loss
-from saltflat.recipes.features import LENGTH, Features
+from saltflat.recipes.features import Features
 from saltflat.recipes.known import LEAST, MOST, RECIPES, between
+from saltflat.recipes.rows import LENGTH
 
 
 @pytest.mark.parametrize("name", recipes.names())

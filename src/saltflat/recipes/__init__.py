@@ -8,5 +8,6 @@
 from saltflat.recipes.features import Features
 from saltflat.recipes.known import Recipe, best, features_for, names
 from saltflat.recipes.metric import Metric
+from saltflat.recipes.patches import Patches
 
-__all__ = ["Features", "Metric", "Recipe", "best", "features_for", "names"]
+__all__ = ["Features", "Metric", "Patches", "Recipe", "best", "features_for", "names"]

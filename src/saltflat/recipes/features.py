@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from saltflat.models import Scattering2d
-from saltflat.models.kept import content_key, kept
 from saltflat.recipes import figures
-from saltflat.recipes.metric import Metric, Progress
+from saltflat.recipes.metric import Metric
+from saltflat.recipes.patches import Patches
+from saltflat.recipes.rows import LENGTH, Progress, computed_or_kept, unit
 
 # Part of every cache key. Raise it whenever the numbers change.
 VERSION = 2
 MOST_GROUPS = 27  # of the 81 maps of J = 2; other numbers of maps take the next divisor below
 AT_ONCE = 256
-LENGTH = 10.0
-"""Of every row. The bias of a linear layer reads a constant of 1, so it takes a hundredth of a gradient's square."""
 LUMA_AND_CHROMA = ((0.299, 0.587, 0.114), (-0.169, -0.331, 0.5), (0.5, -0.419, -0.081))
 """Brightness and two differences of colours, as in JPEG (ITU-R BT.601): colours of an image are much alike."""
 
@@ -31,8 +29,9 @@ class Features:
 
     ``scales`` are the J of the transforms that are joined. ``root`` takes square roots of coefficients. ``groups``
     normalises groups of maps in each image. ``mirrored`` takes the mean of an image's features and its mirror
-    image's: for things that have no left and right. ``metric`` brings out what told drawn figures apart. No image's
-    features depend on another image.
+    image's: for things that have no left and right. ``metric`` brings out what told drawn figures apart. Answers of
+    ``patches`` of drawings stand beside them, each of the two with half of the length's square. No image's features
+    depend on another image.
 
     >>> Features()(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 3969])
@@ -43,6 +42,7 @@ class Features:
     groups: bool = True
     mirrored: bool = False
     metric: Metric | None = None
+    patches: Patches | None = None
 
     def __call__(
         self,
@@ -55,10 +55,8 @@ class Features:
         A metric is learned first, which takes minutes; it is kept there too. ``progress(done, total)`` then counts
         drawings, and after them images.
         """
-        if cache_dir is None:
-            return self._computed(images, None, progress)
-        file = _file(cache_dir, "features", self, images)
-        return kept(file, lambda: self._computed(images, cache_dir, progress)).to(images.device)
+        about = _about("features", self)
+        return computed_or_kept(about, images, cache_dir, lambda: self._computed(images, cache_dir, progress))
 
     @torch.no_grad()
     def _computed(
@@ -70,7 +68,10 @@ class Features:
         made, done = [], 0
         for some in images.split(AT_ONCE):
             parts = [self._one(some, one, seen) for one, seen in zip(transforms, learned)]
-            made.append(LENGTH * _unit(torch.cat(parts, 1)))
+            rows = unit(torch.cat(parts, 1))
+            if self.patches is not None:
+                rows = unit(torch.cat([rows, self.patches(some)], 1))
+            made.append(LENGTH * rows)
             done += len(some)
             if progress is not None:
                 progress(done, len(images))
@@ -87,7 +88,8 @@ class Features:
         if self.metric is None:
             return None
         plain, metric = replace(self, metric=None), self.metric
-        general = replace(self, metric=replace(metric, floor=0.0))  # all floors have it in common
+        # all floors have it in common, whatever stands beside it
+        general = replace(self, metric=replace(metric, floor=0.0), patches=None)
         found = _LEARNED.get((general, J, shape))
         if found is None:
             transform = Scattering2d(shape[1:], J)
@@ -95,8 +97,7 @@ class Features:
             def learn() -> Tensor:
                 return metric.learned(lambda images: plain._one(images, transform, None), shape, progress)
 
-            about = torch.tensor([J, *shape])
-            found = learn() if cache_dir is None else kept(_file(cache_dir, "metric", general, about), learn)
+            found = computed_or_kept(_about("metric", general), torch.tensor([J, *shape]), cache_dir, learn)
             _LEARNED.clear()  # it is large: one is held, for test images after training images
             _LEARNED[general, J, shape] = found
         return found
@@ -106,10 +107,10 @@ class Features:
             images = torch.einsum("kc,nchw->nkhw", images.new_tensor(LUMA_AND_CHROMA), images)
         rows = self._rows(transform(images))
         if self.mirrored:
-            rows = _unit(rows + self._rows(transform(images.flip(3))))
+            rows = unit(rows + self._rows(transform(images.flip(3))))
         if self.metric is None or learned is None:
             return rows
-        return _unit(self.metric.seen(rows, learned.to(rows.device)))
+        return unit(self.metric.seen(rows, learned.to(rows.device)))
 
     def _rows(self, coefficients: Tensor) -> Tensor:
         coefficients = coefficients.sign() * coefficients.abs().sqrt() if self.root else coefficients
@@ -117,16 +118,11 @@ class Features:
             maps = coefficients.shape[1]
             count = next(n for n in range(MOST_GROUPS, 0, -1) if maps % n == 0)
             coefficients = F.group_norm(coefficients, count)
-        return _unit(coefficients.flatten(1))
+        return unit(coefficients.flatten(1))
 
 
 _LEARNED: dict[tuple[Features, int, tuple[int, int, int]], Tensor] = {}
 
 
-def _file(cache_dir: str | os.PathLike[str], kind: str, features: Features, of: Tensor) -> Path:
-    settings = [kind, VERSION, figures.VERSION, *map(str, astuple(features))]
-    return Path(cache_dir) / f"{kind}-{content_key(settings, of)}.safetensors"
-
-
-def _unit(rows: Tensor) -> Tensor:
-    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-6)
+def _about(kind: str, features: Features) -> list[object]:
+    return [kind, VERSION, figures.VERSION, *map(str, astuple(features))]

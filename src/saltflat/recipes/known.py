@@ -18,8 +18,10 @@ from saltflat.errors import InputError, check_known, is_number
 from saltflat.models import build, centring_loss
 from saltflat.plan import Plan
 from saltflat.plans import by_name
-from saltflat.recipes.features import LENGTH, Features
+from saltflat.recipes.features import Features
 from saltflat.recipes.metric import Metric
+from saltflat.recipes.patches import Patches
+from saltflat.recipes.rows import LENGTH
 
 LEAST, MOST = 0.5, 8.0
 MOMENTUM = 0.9
@@ -136,14 +138,24 @@ class Chosen:
         return {"in_features": self.width, "classes": self.classes, "share": self.mean, "unit": _short(unit)}
 
 
-SEEN = Features(metric=Metric())
 RECIPES = {
     "fashion-mnist": Chosen(
         60_000, 3969, Features(metric=Metric(floor=0.1)), ("mnist", "cifar10"), {1.0: 3.0}, 2048, 48.0
     ),
-    "mnist": Chosen(60_000, 3969, SEEN, ("fashion-mnist",), {1.0: 4.0}, 2048, 48.0),
+    "mnist": Chosen(
+        60_000, 6017, Features(metric=Metric(), patches=Patches()), ("fashion-mnist",), {1.0: 4.0}, 2048, 48.0
+    ),
     # no other data set of colours could judge a metric for them
-    "cifar10": Chosen(50_000, 15552, Features(), ("fashion-mnist",), {1.0: 25.0}, 2048, 12.0, tapered=False),
+    "cifar10": Chosen(
+        50_000,
+        21_696,
+        Features(patches=Patches()),
+        ("fashion-mnist",),
+        {1.0: 25.0},
+        2048,
+        12.0,
+        tapered=False,
+    ),
 }
 
 

@@ -10,10 +10,9 @@ from torch import Generator, Tensor
 
 from saltflat.errors import InputError
 from saltflat.recipes.figures import Figures
+from saltflat.recipes.rows import Progress
 
 CLASSES_AT_ONCE = 25
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
