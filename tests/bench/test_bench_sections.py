@@ -6,7 +6,8 @@ import itertools
 import json
 import subprocess
 import sys
-from functools import partial
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -54,26 +55,30 @@ def test_every_method_is_measured_beside_dp_sgd(method: str) -> None:
     assert found["interval"][0] <= found["ratio"]["median"] <= found["interval"][1]
 
 
+def _given(found: Iterable[tuple[float, float]]) -> Any:
+    """In place of two processes: pairs of seconds that are given."""
+    pairs = iter(found)
+
+    @contextmanager
+    def side_by_side(*_: Any) -> Iterator[Any]:
+        yield lambda rounds: tuple(map(list, zip(*itertools.islice(pairs, rounds))))
+
+    return side_by_side
+
+
 def test_a_slower_method_is_seen() -> None:
-    """A stand-in that takes three times as long. Fails when the ratio is upside down (tried)."""
-    import time
-
-    def warm(method: str, model: str, batch_size: int) -> Any:
-        return partial(time.sleep, 0.03 if method == "dp-sgd" else 0.09)
-
-    found = private_loop.against_dp_sgd("slow", "mlp", 16, rounds=2, warm=warm)
-    assert 1.5 < found["ratio"]["median"] < 4
+    """Fails when the ratio is upside down (tried)."""
+    given = _given([(0.9, 0.3), (0.3, 0.1)])
+    found = private_loop.against_dp_sgd("slow", "mlp", 16, rounds=2, side_by_side=given)
+    assert found["ratio"]["median"] == pytest.approx(3)
+    assert found["times"] == {"own": [0.9, 0.3], "dp-sgd": [0.3, 0.1]}
 
 
-def test_a_restless_machine_gets_more_pairs_and_a_quiet_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restless_machine_gets_more_pairs_and_a_quiet_one_does_not() -> None:
     """Pairs of which every second one takes twice as long; and pairs that all take the same."""
     for slow, expected in ((2.0, 40), (1.0, 10)):
-        pairs = itertools.cycle([(slow, 1.0), (1.0, slow)])
-        monkeypatch.setattr(
-            private_loop, "beside",
-            lambda own, other, rounds, pairs=pairs: tuple(map(list, zip(*itertools.islice(pairs, rounds)))),
-        )  # fmt: skip
-        found = private_loop.against_dp_sgd("dp-sat", "mlp", 16, rounds=10, most=45, warm=lambda *a: None)
+        given = _given(itertools.cycle([(slow, 1.0), (1.0, slow)]))
+        found = private_loop.against_dp_sgd("dp-sat", "mlp", 16, rounds=10, most=45, side_by_side=given)
         assert found["rounds"] == expected
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from saltflat import plans
+from saltflat.bench.taking_turns import Pairs, in_turns
 from saltflat.bench.timing import Step, beside, median_interval, one_round, paired
 from saltflat.bench.workload import RepeatedRows, Workload
 from saltflat.engine import clipped_sum
+from saltflat.engine.batch import LossFunction
 from saltflat.mechanism.sampling import draw
 from saltflat.plan import Plan
 from saltflat.record.ledger import Ledger
@@ -37,18 +40,24 @@ def plan_of(method: str, population: int, batch_size: int) -> Plan:
 
 
 def loop_of(
-    method: str, model: str, population: int, batch_size: int, held: int = HELD_ROWS, rows: int | None = None
+    method: str,
+    model: str,
+    population: int,
+    batch_size: int,
+    held: int = HELD_ROWS,
+    rows: int | None = None,
+    loss: LossFunction | None = None,
 ) -> Loop:
     """A training loop over random rows, of which only ``held`` are held in memory.
 
-    There are as many as the plan declares, unless ``rows`` says how many.
+    There are as many as the plan declares, unless ``rows`` says how many. The loss is the workload's own, or ``loss``.
     """
     work = Workload(model, min(population, held))
     source = RepeatedRows(work.inputs, work.targets, population if rows is None else rows)
     plan = plan_of(method, population, batch_size)
     mechanism = build_mechanism(plan, source, Ledger(), torch.device("cpu"), seed=0)
     built = work.fresh_model()
-    return Loop(built, source, plan, mechanism, work.loss, build_optimizer(plan, built, None))
+    return Loop(built, source, plan, mechanism, loss or work.loss, build_optimizer(plan, built, None))
 
 
 def steps_of(loop: Loop) -> Step:
@@ -61,17 +70,6 @@ def steps_of(loop: Loop) -> Step:
         loop.private_step(number % STEPS + 1, phase)
         number += 1
 
-    return step
-
-
-def warmed_up(method: str, model: str, batch_size: int, rows: int | None = None) -> Step:
-    """Steps over the same rows each time (rate 1), so that methods differ in nothing but the method.
-
-    Two steps are taken: an ascent along the previous release needs one.
-    """
-    step = steps_of(loop_of(method, model, batch_size, batch_size, rows=rows))
-    step()
-    step()
     return step
 
 
@@ -121,22 +119,22 @@ def against_dp_sgd(
     batch_size: int,
     rounds: int,
     most: int = 0,
-    warm: Callable[..., Step] = warmed_up,
+    side_by_side: Callable[[str, str, str, int], AbstractContextManager[Pairs]] = in_turns,
 ) -> dict[str, Any]:
-    """A step of a method beside a step of DP-SGD, each pair in turn, with an interval for the ratio.
+    """A step of a method and a step of DP-SGD, taking turns at every micro-batch, with an interval for the ratio.
 
     On a restless machine more pairs follow, up to ``most``, until the interval is narrow enough for what it is to
     decide. Its width says when to stop, never the ratio itself.
     """
     own: list[float] = []
     reference: list[float] = []
-    steps = warm(method, model, batch_size), warm("dp-sgd", model, batch_size)
-    while True:
-        for seconds, more in zip((own, reference), beside(*steps, rounds)):
-            seconds += more
-        low, high, confidence = median_interval([a / b for a, b in zip(own, reference)])
-        if high - low <= NARROW * low or len(own) + rounds > most:
-            break
+    with side_by_side(method, "dp-sgd", model, batch_size) as pairs:
+        while True:
+            for seconds, more in zip((own, reference), pairs(rounds)):
+                seconds += more
+            low, high, confidence = median_interval([a / b for a, b in zip(own, reference)])
+            if high - low <= NARROW * low or len(own) + rounds > most:
+                break
     return {
         "method": method,
         "model": model,
@@ -144,6 +142,7 @@ def against_dp_sgd(
         "rounds": len(own),
         "seconds": statistics.median(own),
         "dp_sgd_seconds": statistics.median(reference),
+        "times": {"own": own, "dp-sgd": reference},
         "ratio": asdict(paired(own, reference)),
         "interval": [low, high],
         "confidence": confidence,
@@ -160,7 +159,11 @@ def added_work(method: str, model: str, batch_size: int) -> dict[str, Any] | Non
     plan = plan_of(method, batch_size, batch_size)
     if len(plan.query_noises(plan.phase_at(0))) > 1:
         return None
-    own, reference = (warmed_up(name, model, batch_size, rows=0) for name in (method, "dp-sgd"))
+    own, reference = (
+        steps_of(loop_of(name, model, batch_size, batch_size, rows=0)) for name in (method, "dp-sgd")
+    )
+    for step in (own, own, reference, reference):
+        step()  # an ascent along the previous release needs one
     differences = [a - b for a, b in zip(*beside(own, reference, EMPTY_ROUNDS))]
     low, high, confidence = median_interval(differences)
     return {"seconds": statistics.median(differences), "interval": [low, high], "confidence": confidence}
