@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cli_helpers import Inside
 
-from saltflat.bench import contenders, memory, private_loop, settings, tasks, timing
+from saltflat.bench import contenders, memory, settings, tasks, timing
 
 SMALL = ("bench", "--models", "mlp", "--examples", "8", "--rounds", "2", "--sections", "engines")
 
@@ -140,13 +140,12 @@ def test_all_sections_in_one_run(run: Inside, tmp_path: Path, monkeypatch: pytes
 
     tiny = replace(
         settings.QUICK, models=("mlp",), examples=8, rounds=2, step_model="mlp", step_batch=16, step_population=60,
-        method_rounds=2, memory_batches=(16, 64), growth_batches=(8, 16), growth_memory_batches=(8, 32),
-        growth_widths=(0.05, 0.1), growth_width_examples=4, growth_micro_batches=(4, 8),
+        methods=("dp-sat", "dp-sam"), method_rounds=2, memory_batches=(16, 64), growth_batches=(8, 16),
+        growth_memory_batches=(8, 32), growth_widths=(0.05, 0.1), growth_width_examples=4, growth_micro_batches=(4, 8),
     )  # fmt: skip
     monkeypatch.setattr(settings, "QUICK", tiny)
     for function in (memory.of_model, memory.of_logical_batches, *growth_functions()):
         monkeypatch.setattr(function, "__defaults__", (by_rule,))
-    monkeypatch.setattr(private_loop, "METHODS", ("dp-sat", "dp-sam"))
     code, out, err = run("bench", "--quick", "--out", str(tmp_path))
     assert code == 0, err
     assert max(map(len, out.splitlines()[:-1])) <= 100

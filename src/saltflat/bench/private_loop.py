@@ -22,7 +22,6 @@ from saltflat.record.ledger import Ledger
 from saltflat.training.build import build_mechanism
 from saltflat.training.step import Loop, build_optimizer
 
-METHODS = ("dp-sat", "sai", "dp-sgd+ema", "dp-sgd+swa", "dp-sam")
 # A plan needs an end, and a noise: neither has anything to do with the time of a step. At a rate of 1 the
 # account of little noise over many steps is long, so the noise is large and the steps are few.
 STEPS, NOISE = 1000, 10.0

@@ -16,6 +16,7 @@ SECTIONS = {
     "memory": "peak memory, each in a fresh process",
     "growth": "time and memory against logical batch, parameters and micro-batch",
 }
+METHODS = ("dp-sat", "sai", "dp-sgd+ema", "dp-sgd+swa", "dp-sam")
 LEAST_ROUNDS = 5  # fewer, and a median says little on a busy machine
 
 
@@ -31,6 +32,7 @@ class Settings:
     step_model: str = "cnn-selu"
     step_batch: int = 2048
     step_population: int = 50_000
+    methods: tuple[str, ...] = METHODS
     method_rounds: int = 15
     method_rounds_most: int = 60  # where the machine is so restless that 15 say little
     # the section `memory`
@@ -62,6 +64,7 @@ QUICK = replace(
     examples=64,
     rounds=3,
     step_batch=128,
+    methods=("dp-sat", "sai", "dp-sgd+ema"),  # each is two fresh processes, and seconds of imports
     method_rounds=6,
     method_rounds_most=6,
     memory_repeats=1,
@@ -133,6 +136,8 @@ def left_out(settings: Settings) -> list[str]:
         said.append(f"section{'s' * (len(missing) > 1)} {', '.join(missing)}")
     if missing := [name for name in MODELS if name not in settings.models]:
         said.append(f"model{'s' * (len(missing) > 1)} {', '.join(missing)}")
+    if missing := [name for name in METHODS if name not in settings.methods]:
+        said.append(f"method{'s' * (len(missing) > 1)} {', '.join(missing)}")
     less = {
         "examples": "examples",
         "rounds": "rounds",

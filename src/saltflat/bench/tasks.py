@@ -36,7 +36,7 @@ def _all(settings: Settings) -> Iterator[Task]:
         yield Task("engines", name, partial(engines.compare, name, settings.examples, settings.rounds))
     whole = partial(private_loop.whole_step, model, batch, settings.step_population, rounds)
     yield Task("step", "dp-sgd", whole)
-    for method in private_loop.METHODS:
+    for method in settings.methods:
         # Two gradients a step: one percent more or less decides nothing there.
         most = rounds if method == "dp-sam" else settings.method_rounds_most
         beside = partial(private_loop.method_beside_dp_sgd, method, model, batch, rounds, most)
