@@ -107,7 +107,7 @@ def _step_goals(sections: Sections) -> list[Goal]:
         ),
         Goal(
             "DP-SAT, SAI and averages against DP-SGD", dearest, 1.02, False,
-            f"{len(cheap)} methods" if cheap else "not measured",
+            f"{len(cheap)} method{'s' * (len(cheap) > 1)}" if cheap else "not measured",
         ),
         Goal("DP-SAM against DP-SGD", _median(sam), 2.0, False, _rows(sam)),
     ]  # fmt: skip

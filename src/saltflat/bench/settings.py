@@ -64,7 +64,7 @@ QUICK = replace(
     examples=64,
     rounds=3,
     step_batch=128,
-    methods=("dp-sat", "sai", "dp-sgd+ema"),  # each is two fresh processes, and seconds of imports
+    methods=("sai",),  # each is two fresh processes, and seconds of imports
     method_rounds=6,
     method_rounds_most=6,
     memory_repeats=1,
@@ -74,7 +74,7 @@ QUICK = replace(
     memory_early=0,
     memory_peers=False,
     growth_batches=(64, 128),
-    growth_memory_batches=(64, 128),
+    growth_memory_batches=(),
     growth_widths=(),
     growth_micro_batches=(),
 )
