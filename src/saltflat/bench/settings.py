@@ -74,7 +74,7 @@ QUICK = replace(
     memory_early=0,
     memory_peers=False,
     growth_batches=(64, 128),
-    growth_memory_batches=(),
+    growth_memory_batches=(64, 128),
     growth_widths=(),
     growth_micro_batches=(),
 )
