@@ -106,6 +106,13 @@ _add(
     lambda: nn.Conv2d(4, 6, (3, 2), 2, (2, 1), dilation=(1, 2), groups=2, padding_mode="reflect"),
     _normal(4, 7, 6), "convolution",
 )  # fmt: skip
+# Channels in sixteens: the way with fewer multiplications (saltflat.engine.winograd), formed and by Gram matrices.
+_add(
+    "Conv2d, wide",
+    lambda: nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.Tanh(), nn.Conv2d(32, 48, 3, bias=False)),
+    _normal(32, 7, 6), "convolution",
+)  # fmt: skip
+_add("Conv2d, wide on small maps", lambda: nn.Conv2d(64, 64, 3, padding=1), _normal(64, 3, 3), "convolution")
 _add("Conv2d, same", lambda: nn.Conv2d(4, 6, 3, padding="same"), _normal(4, 6, 6), "convolution")
 _add(
     "Conv2d, circular",

@@ -23,6 +23,8 @@ compiled = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C 
     ("channels", "kernel", "stride", "padding", "dilation"),
     [
         (16, 3, 1, 1, 1),
+        (40, 3, 1, 2, 1),
+        (24, 3, 1, 0, 1),
         (19, 3, 2, 1, 1),
         (5, 1, 1, 0, 1),
         (33, 5, 1, 2, 2),

@@ -25,7 +25,7 @@ from saltflat.engine.micro_batch import power_of_two
 from saltflat.engine.tape import OffTapeError, Tape
 from saltflat.engine.uses import Use
 from saltflat.engine.views import Views
-from saltflat.engine.workspace import Workspace
+from saltflat.engine.workspace import Layouts, Workspace
 from saltflat.errors import InputError
 
 # What the records of all lanes may hold together: bounded on a machine with many cores.
@@ -57,7 +57,7 @@ class Facts:
     ratios: frozenset[int] | None = None  # how many rows a unit has where it meets weights
     examined: bool = False
     workspaces: list[Workspace] = field(default_factory=list)  # those that nobody uses at the moment
-    layouts: dict[int, tuple[int, Tensor]] = field(default_factory=dict)  # of weights, for all workspaces
+    layouts: Layouts = field(default_factory=dict)  # of weights, for all workspaces
 
     def is_small(self, units: int) -> bool:
         """Whether as many units are done before a second lane has begun."""

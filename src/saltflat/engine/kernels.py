@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine import native
+from saltflat.engine import native, winograd
 from saltflat.engine.uses import squared_lengths
 from saltflat.engine.workspace import Workspace
 
@@ -73,6 +73,16 @@ class Geometry:
         """The padding as `torch.nn.functional.pad` takes it: both sides of the last dimension first."""
         return [p for p in reversed(self.padding) for _ in range(2)]
 
+    def is_plain_3x3(self) -> bool:
+        """Whether this is the convolution that `winograd` knows."""
+        plain = self.kernel == (3, 3) and self.stride == self.dilation == (1, 1)
+        squarely = self.padding in ((0, 0), (1, 1), (2, 2))
+        return plain and squarely and self.groups == 1 and not self.transposed
+
+    def by_winograd(self, x: Tensor, outputs: int) -> bool:
+        """Whether gradients of the kernel take fewer multiplications than by the definition."""
+        return self.is_plain_3x3() and winograd.suits(x, outputs)
+
     def taps(self) -> Iterator[tuple[int, ...]]:
         return itertools.product(*map(range, self.kernel))
 
@@ -84,6 +94,8 @@ def kernel_gradients(
     if inputs.shape[1] == geometry.groups > 1:
         grads = _depthwise(inputs, grad, geometry)
         return grads, squared_lengths(grads)
+    if geometry.by_winograd(inputs, grad.shape[1]):
+        return winograd.gradients(inputs, grad, geometry.padding[0], workspace)
     return _dense(inputs, grad, geometry, workspace)
 
 

@@ -2,8 +2,9 @@
 
 Per-unit gradients of depthwise kernels, and the moments of standardised ones, are sums that torch can only form
 through large temporaries; and its group normalisation is slow where the channels are innermost. `native.c` does
-each in one or two passes: measured, five to fifteen times as fast on a CPU. Without a compiler (or with
-``SALTFLAT_NATIVE=0``) the same numbers come from torch operations, a little later.
+each in one or two passes: measured, five to fifteen times as fast on a CPU. `winograd.c` has the 3×3 convolutions
+(`saltflat.engine.winograd`). Without a compiler (or with ``SALTFLAT_NATIVE=0``) the same numbers come from torch
+operations, a little later.
 
 The library is kept in the cache folder, readable and writable by its owner alone, under a name that tells
 source, compiler and processor.
@@ -24,8 +25,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-SOURCE = Path(__file__).with_name("native.c")
+SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "winograd.c")]
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
+LOOPS = (
+    "depthwise", "moments", "group_norm", "group_norm_backward",
+    "winograd_kernel", "winograd", "winograd_gradients",
+)  # fmt: skip
 SECONDS = 60  # more than any compiler needs, so that a broken one does not hold a training
 
 
@@ -57,7 +62,7 @@ def depthwise(
     ``x`` is rows x height x width x channels, ``grad`` the same with the output's height and width.
     """
     rows, height, width, channels = x.shape
-    _loops().saltflat_depthwise(
+    loops().saltflat_depthwise(
         x.data_ptr(), grad.data_ptr(), out.data_ptr(), rows, height, width, *grad.shape[1:3], channels,
         *out.shape[1:3], *stride, *padding, *dilation,
     )  # fmt: skip
@@ -67,7 +72,7 @@ def moments(grads: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For units x channels x size: the sums over the last dimension of g, of g · along, and of g²."""
     results = grads.new_empty(3, *grads.shape[:2])
     places = [result.data_ptr() for result in results]
-    _loops().saltflat_moments(grads.data_ptr(), along.data_ptr(), *places, *grads.shape)
+    loops().saltflat_moments(grads.data_ptr(), along.data_ptr(), *places, *grads.shape)
     return results[0], results[1], results[2]
 
 
@@ -78,8 +83,8 @@ def group_norm(
     rows, channels = x.shape[0], x.shape[-1]
     mean, rstd = x.new_empty(rows, groups), x.new_empty(rows, groups)
     scratch, totals = x.new_empty(3 * channels), x.new_empty(channels, dtype=torch.float64)
-    _loops().saltflat_group_norm(
-        x.data_ptr(), _address(weight), _address(bias), out.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
+    loops().saltflat_group_norm(
+        x.data_ptr(), address_of(weight), address_of(bias), out.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
         scratch.data_ptr(), totals.data_ptr(), rows, x[0, ..., 0].numel(), channels, groups, eps,
     )  # fmt: skip
     return mean, rstd
@@ -93,19 +98,21 @@ def group_norm_backward(
     back = torch.empty_like(x) if needs_input else None
     scales, shifts = x.new_empty(rows, channels), x.new_empty(rows, channels)
     scratch, totals = x.new_empty(4 * channels), x.new_empty(2 * channels, dtype=torch.float64)
-    _loops().saltflat_group_norm_backward(
-        grad.data_ptr(), x.data_ptr(), _address(weight), mean.data_ptr(), rstd.data_ptr(), _address(back),
+    loops().saltflat_group_norm_backward(
+        grad.data_ptr(), x.data_ptr(), address_of(weight), mean.data_ptr(), rstd.data_ptr(), address_of(back),
         scales.data_ptr(), shifts.data_ptr(), scratch.data_ptr(), totals.data_ptr(),
         rows, x[0, ..., 0].numel(), channels, mean.shape[1],
     )  # fmt: skip
     return back, scales, shifts
 
 
-def _address(tensor: Tensor | None) -> int | None:
+def address_of(tensor: Tensor | None) -> int | None:
+    """Where its numbers lie; None where C takes NULL."""
     return None if tensor is None else tensor.data_ptr()
 
 
-def _loops() -> ctypes.CDLL:
+def loops() -> ctypes.CDLL:
+    """The compiled library, for who has asked `suits`."""
     library = _library()
     assert library is not None
     return library
@@ -125,7 +132,10 @@ def _library() -> ctypes.CDLL | None:
     library.saltflat_moments.argtypes = [pointer] * 5 + [number] * 3
     library.saltflat_group_norm.argtypes = [pointer] * 8 + [number] * 4 + [ctypes.c_double]
     library.saltflat_group_norm_backward.argtypes = [pointer] * 10 + [number] * 4
-    for name in ("depthwise", "moments", "group_norm", "group_norm_backward"):
+    library.saltflat_winograd_kernel.argtypes = [pointer] * 2 + [number] * 3
+    library.saltflat_winograd.argtypes = [pointer] * 5 + [number] * 7
+    library.saltflat_winograd_gradients.argtypes = [pointer] * 6 + [number] * 7
+    for name in LOOPS:
         getattr(library, f"saltflat_{name}").restype = None
     return library
 
@@ -133,14 +143,19 @@ def _library() -> ctypes.CDLL | None:
 def _compiled(compiler: str) -> Path:
     """The library for this source, compiler and processor: from the cache, or compiled into it."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
-    told = [SOURCE.read_bytes(), version, processor().encode(), " ".join(FLAGS).encode()]
+    told = [
+        *(source.read_bytes() for source in SOURCES),
+        version,
+        processor().encode(),
+        " ".join(FLAGS).encode(),
+    ]
     folder = _cache_folder()
     target = folder / f"native-{hashlib.sha256(b'|'.join(told)).hexdigest()[:24]}.so"
     if target.exists() and target.stat().st_uid == os.getuid():
         return target
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         built = Path(scratch) / "native.so"
-        command = [compiler, *FLAGS, str(SOURCE), "-o", str(built), "-lm"]
+        command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(built), "-lm"]
         subprocess.run(command, capture_output=True, check=True, timeout=SECONDS)
         built.replace(target)  # whole or not at all, also when two processes compile
     return target

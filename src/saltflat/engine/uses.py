@@ -168,12 +168,15 @@ class OuterUse:
             self._instantiated = without(self._instantiated, units)
 
 
-def ghost_is_cheaper(units: int, length: int, rows: int, columns: int, gram: int | None = None) -> bool:
+def ghost_is_cheaper(
+    units: int, length: int, rows: int, columns: int, gram: int | None = None, saved: float = 1.0
+) -> bool:
     """Gram matrices, or per-unit gradients, for a rows x columns matrix and sequences of this length?
 
-    ``gram`` is the work of the Gram matrices in multiply-adds, where it is not that of plain sequences. Other
-    costs are told in multiply-adds of the same time: a number of an instantiated gradient is written once and
-    read twice, and an entry of a Gram matrix is multiplied, and added up twice.
+    ``gram`` is the work of the Gram matrices in multiply-adds, where it is not that of plain sequences; ``saved`` is
+    how many times as many a gradient would take by its definition. Other costs are told in multiply-adds of the
+    same time: a number of an instantiated gradient is written once and read twice, and an entry of a Gram matrix
+    is multiplied, and added up twice.
     """
     if length == 1 or units * rows * columns > INSTANTIATION_LIMIT:
         return True
@@ -182,8 +185,9 @@ def ghost_is_cheaper(units: int, length: int, rows: int, columns: int, gram: int
     if gram is None:
         gram = length * length * (rows + columns)
     # The clipped sum is then one large product, a little faster than many small ones.
-    ghost = gram + 50 * length * length + length * rows * columns * 4 // 5
-    return ghost < length * rows * columns + 20 * rows * columns
+    products = length * rows * columns / saved
+    ghost = gram + 50 * length * length + products * 4 / 5
+    return ghost < products + 20 * rows * columns
 
 
 @dataclass

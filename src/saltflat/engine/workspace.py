@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+Layouts = dict[tuple[int, str], tuple[int, Tensor]]
+"""Version and rearranged weight, by the weight's id and the arrangement."""
 
 
 class Workspace:
@@ -26,8 +29,8 @@ class Workspace:
     True
     """
 
-    def __init__(self, layouts: dict[int, tuple[int, Tensor]] | None = None) -> None:
-        self.layouts = {} if layouts is None else layouts  # version and rearranged weight, by the weight's id
+    def __init__(self, layouts: Layouts | None = None) -> None:
+        self.layouts: Layouts = {} if layouts is None else layouts
         self.notes: dict[Any, Any] = {}  # what one micro-batch learned about the weights, for the next one
         self._buffers: dict[str, Tensor] = {}
         self._edges: dict[int, GradientEdge] = {}
@@ -39,6 +42,18 @@ class Workspace:
         if known is None or getattr(known.node, "variable", None) is not parameter:
             known = self._edges[id(parameter)] = get_gradient_edge(parameter)
         return known
+
+    def arranged(self, weight: Tensor, arrangement: str, made: Callable[[], Tensor]) -> Tensor:
+        """A weight in another form, made once for all micro-batches of all lanes."""
+        # Parameters only: another tensor may be freed, and its number given to the next one.
+        if not isinstance(weight, nn.Parameter):
+            return made()
+        key = id(weight), arrangement
+        version, kept = self.layouts.get(key, (None, weight))
+        if version != weight._version:
+            kept = made()
+            self.layouts[key] = weight._version, kept
+        return kept
 
     def scratch(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """A contiguous tensor of this shape, its numbers undefined; the last one of this name is overwritten."""

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from saltflat.engine import winograd
 from saltflat.engine.derived import moments_of
 from saltflat.engine.ghost import (
     CANCELLATION_BY_CHANNEL,
@@ -35,15 +36,46 @@ from saltflat.engine.uses import DirectUse, KernelUse, Use, ghost_is_cheaper, wi
 from saltflat.engine.workspace import Workspace
 
 
+@dataclass(frozen=True)
+class _Arithmetic:
+    """How outputs and gradients of the inputs are computed."""
+
+    geometry: Geometry
+    source: Tensor  # what the weight was before it was rearranged
+    workspace: Workspace
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not self._by_winograd(x, weight):
+            return self.geometry.forward(_said_to_be_channels_last(x), weight, bias)
+        points, padding = self._points(weight, back=False), self.geometry.padding[0]
+        return winograd.convolve(x, points, bias, len(weight), padding, self.workspace)
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        if not self._by_winograd(x, weight):
+            back: Tensor = self.geometry.backward(grad, x, weight, [True, False, False])[0]
+            return back
+        points, padding = self._points(weight, back=True), 2 - self.geometry.padding[0]
+        return winograd.convolve(grad, points, None, weight.shape[1], padding, self.workspace)
+
+    def _by_winograd(self, x: Tensor, weight: Tensor) -> bool:
+        return self.geometry.by_winograd(x, len(weight)) and winograd.pays(x.shape[1], len(weight))
+
+    def _points(self, weight: Tensor, back: bool) -> Tensor:
+        def made() -> Tensor:
+            return winograd.kernel_points(weight, back)
+
+        return self.workspace.arranged(self.source, "back" if back else "forward", made)
+
+
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, anchor: Tensor, record: Any,
-        keep: bool,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, arithmetic: _Arithmetic, anchor: Tensor,
+        record: Any, keep: bool,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight)
-        ctx.geometry, ctx.record = geometry, record
-        out = geometry.forward(x, weight, bias)
+        ctx.arithmetic, ctx.record = arithmetic, record
+        out = arithmetic.forward(x, weight, bias)
         # Not saved by autograd: the next layer may write into it, which only means that it is of no use later.
         ctx.outputs = (out.detach(), out._version) if keep else None
         return out
@@ -58,7 +90,7 @@ class _Convolution(torch.autograd.Function):
         ctx.record(x.detach(), grad, outputs)
         back = None
         if ctx.needs_input_grad[0]:
-            back = ctx.geometry.backward(grad, x, weight, [True, False, False])[0]
+            back = ctx.arithmetic.backward(grad, x, weight)
         return back, None, None, None, None, None, None
 
 
@@ -118,8 +150,10 @@ class GhostKernelUse:
         return careful_sum(self, factors, self._doubtful)
 
     def plain_sum(self, factors: Tensor) -> Tensor:
-        each = len(self.grad) // self.units
-        scale = factors.repeat_interleave(each).view(-1, *[1] * (self.grad.dim() - 1))
+        factors = factors.repeat_interleave(len(self.grad) // self.units)
+        if self.geometry.by_winograd(self.x, self.grad.shape[1]):
+            return winograd.weighted_sum(self.x, self.grad, factors, self.geometry.padding[0])
+        scale = factors.view(-1, *[1] * (self.grad.dim() - 1))
         return self.geometry.backward(self.grad * scale, self.x, self.weight, [False, True, False])[1]
 
     def chosen(self, units: Tensor) -> GhostKernelUse:
@@ -158,7 +192,8 @@ def _prefers_ghost(
         return False
     work = gram_work(inputs, units, geometry, positions, len(weight))
     length = math.prod(positions) * (len(inputs) // units)
-    return ghost_is_cheaper(units, length, len(weight), math.prod(weight.shape[1:]), work)
+    saved = winograd.SAVED if geometry.by_winograd(inputs, len(weight)) else 1.0
+    return ghost_is_cheaper(units, length, len(weight), math.prod(weight.shape[1:]), work, saved)
 
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -223,19 +258,29 @@ def _convolution_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
             sums = grad.flatten(2).sum(2)
             bias_slot.add(DirectUse(sums.view(tape.units, -1, grad.shape[1]).sum(1), rule="convolution"))
 
-    return _Convolution.apply(x, value, shift, geometry, tape.anchor, record, keep)
+    arithmetic = _Arithmetic(geometry, weight, tape.workspace)
+    return _Convolution.apply(x, value, shift, arithmetic, tape.anchor, record, keep)
 
 
 def _channels_last(tape: Tape, value: Tensor, weight: Tensor) -> Tensor:
-    """The kernel in the layout of its input, rearranged once for all micro-batches of all lanes."""
-    # Parameters only: another tensor may be freed, and its number given to the next one.
-    if not isinstance(weight, nn.Parameter) or value.is_contiguous(memory_format=torch.channels_last):
+    """The kernel in the layout of its input."""
+    if value.is_contiguous(memory_format=torch.channels_last):
+        return value
+
+    def rearranged() -> Tensor:
         return value.contiguous(memory_format=torch.channels_last)
-    version, kept = tape.workspace.layouts.get(id(weight), (None, value))
-    if version != weight._version:
-        kept = value.contiguous(memory_format=torch.channels_last)
-        tape.workspace.layouts[id(weight)] = weight._version, kept
-    return kept
+
+    return tape.workspace.arranged(weight, "channels last", rearranged)
+
+
+def _said_to_be_channels_last(x: Tensor) -> Tensor:
+    """A single channel lies the same in both layouts, and torch would take the other one for granted.
+
+    Its output would be in that layout too, for which the layers that follow are slower.
+    """
+    if x.dim() != 4 or x.shape[1] != 1:
+        return x
+    return x.as_strided(x.shape, (x.stride(0), 1, *x.stride()[2:]))
 
 
 def _explicitly_padded(
