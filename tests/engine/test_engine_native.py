@@ -82,13 +82,73 @@ def test_group_norm(channels: int, groups: int, shift: float, affine: bool) -> N
     assert torch.allclose(shifts, grad.sum((1, 2)), atol=1e-4)
 
 
+@compiled
+@pytest.mark.parametrize("channels", [5, 16, 40])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"),
+    [((2, 2), (2, 2), (0, 0)), ((3, 3), (1, 1), (1, 1)), ((3, 2), (2, 1), (1, 0)), ((2, 3), (3, 4), (0, 1))],
+)
+def test_max_pooling(
+    channels: int, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
+) -> None:
+    """As torch does it, ties and what is not a number too. Fails when the last of equal numbers wins (tried)."""
+    torch.manual_seed(0)
+    x = torch.randn(3, channels, 9, 7).relu()  # many zeros
+    x[1, 0, 3, 3], x[2, :, 4] = torch.nan, -torch.inf
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    expected = F.max_pool2d(x, kernel, stride, padding)
+    out = torch.empty_like(expected, memory_format=torch.channels_last)
+    taps = native.max_pool(x.detach().movedim(1, -1), out.movedim(1, -1), kernel, stride, padding)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
+    grad = torch.randn_like(expected)
+    (slope,) = torch.autograd.grad(expected, x, grad)
+    back = torch.empty_like(x)
+    last = grad.movedim(1, -1).contiguous()
+    native.max_pool_backward(last, taps, back.movedim(1, -1), kernel, stride, padding)
+    torch.testing.assert_close(back, slope, rtol=0, atol=1e-6)
+
+
+@compiled
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.MaxPool2d(2), nn.MaxPool2d(3, 1, 1), nn.MaxPool2d((2, 3), padding=(1, 0)), nn.MaxPool2d(2, ceil_mode=True),
+        nn.MaxPool2d(2, 1, dilation=2), nn.MaxPool2d(2, return_indices=True), nn.MaxPool2d(17, padding=8),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_pooling_in_a_model(pool: nn.MaxPool2d, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the loops, or left to torch: the sums are the explicit ones."""
+    torch.manual_seed(0)
+    whole, asked = native.max_pool, []
+    monkeypatch.setattr(native, "max_pool", lambda *parts: (asked.append(1), whole(*parts))[1])
+    first, last = nn.Conv2d(3, 16, 3, padding=1), nn.LazyLinear(3)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.pool, self.last = first, pool, last
+
+        def forward(self, x: Tensor) -> Tensor:
+            pooled = self.pool(torch.tanh(self.first(x)))
+            return self.last((pooled[0] if isinstance(pooled, tuple) else pooled).flatten(1))
+
+    model, x = Net(), torch.randn(5, 3, 7, 6)
+    model(x)
+    assert_matches(model, x, micro_batches=(None, 2))
+    special = pool.ceil_mode or pool.return_indices or pool.dilation != 1 or pool.kernel_size == 17
+    assert bool(asked) is not special
+
+
 def test_a_model_that_differentiates_itself_is_still_right() -> None:
     """The loops have no second derivative: such a model goes another way, and not silently wrong."""
 
     class Slope(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body = nn.Sequential(nn.Conv2d(2, 8, 3), nn.GroupNorm(4, 8, affine=False), nn.Tanh())
+            self.body = nn.Sequential(
+                nn.Conv2d(2, 8, 3), nn.GroupNorm(4, 8, affine=False), nn.Tanh(), nn.MaxPool2d(2)
+            )
             self.scale = nn.Parameter(torch.ones(3))
 
         def forward(self, x: Tensor) -> Tensor:

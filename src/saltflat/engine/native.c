@@ -3,6 +3,9 @@
    Everything is float32 and contiguous, with the channels innermost. Sums are kept in sixteen lanes and a few
    accumulators, so their rounding is smaller than that of one running sum. */
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -280,6 +283,111 @@ void saltflat_group_norm_backward(
         for (ptrdiff_t c = 0; c < channels; c++) {
             dweight[row * channels + c] = (float)(products[c] * rstd[row * groups + c / each]);
             dbias[row * channels + c] = (float)sums[c];
+        }
+    }
+}
+
+/* --- max pooling, rows x height x width x channels ---------------------------------------------------- */
+
+/* As wide as the processor: wider comparisons would be made number by number. */
+typedef int marks __attribute__((vector_size(4 * FEW)));
+
+#if defined(__AVX2__) && !defined(__AVX512F__) /* the compiler would take bytes one by one */
+static inline marks widened(const unsigned char *from) {
+    return (marks)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from));
+}
+static inline void narrowed(unsigned char *to, marks m) {
+    __m256i wide = (__m256i)m;
+    __m128i half = _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    _mm_storel_epi64((__m128i *)to, _mm_packus_epi16(half, half));
+}
+#else
+typedef unsigned char bytes __attribute__((vector_size(FEW)));
+static inline marks widened(const unsigned char *from) {
+    bytes b;
+    memcpy(&b, from, sizeof b);
+    return __builtin_convertvector(b, marks);
+}
+static inline void narrowed(unsigned char *to, marks m) {
+    bytes b = __builtin_convertvector(m, bytes);
+    memcpy(to, &b, sizeof b);
+}
+#endif
+
+static inline few where(marks m, few a, few b) { return (few)((m & (marks)a) | (~m & (marks)b)); }
+
+/* y: the largest number in each window, the first of equal ones, and NaN where there is one; taps: which it was. */
+void saltflat_max_pool(
+    const float *x, float *y, unsigned char *taps,
+    ptrdiff_t rows, ptrdiff_t height, ptrdiff_t width, ptrdiff_t out_height, ptrdiff_t out_width, ptrdiff_t channels,
+    ptrdiff_t kh, ptrdiff_t kw, ptrdiff_t stride_h, ptrdiff_t stride_w, ptrdiff_t pad_h, ptrdiff_t pad_w)
+{
+    for (ptrdiff_t place = 0; place < rows * out_height * out_width; place++) {
+        ptrdiff_t top = place / out_width % out_height * stride_h - pad_h, left = place % out_width * stride_w - pad_w;
+        const float *map = x + place / (out_height * out_width) * height * width * channels;
+        ptrdiff_t first_a = top < 0 ? -top : 0, last_a = height - top < kh ? height - top : kh;
+        ptrdiff_t first_b = left < 0 ? -left : 0, last_b = width - left < kw ? width - left : kw;
+        float *best = y + place * channels;
+        unsigned char *tap = taps + place * channels;
+        ptrdiff_t c = 0;
+        for (; c + FEW <= channels; c += FEW) {
+            few most = load_few(map + ((top + first_a) * width + left + first_b) * channels + c);
+            marks at = (marks){0} + (int)(first_a * kw + first_b);
+            for (ptrdiff_t a = first_a; a < last_a; a++)
+                for (ptrdiff_t b = first_b; b < last_b; b++) {
+                    few v = load_few(map + ((top + a) * width + left + b) * channels + c);
+                    marks m = (v > most) | (v != v);
+                    most = where(m, v, most);
+                    at = (m & (int)(a * kw + b)) | (~m & at);
+                }
+            memcpy(best + c, &most, sizeof most);
+            narrowed(tap + c, at);
+        }
+        for (; c < channels; c++) {
+            best[c] = map[((top + first_a) * width + left + first_b) * channels + c];
+            tap[c] = (unsigned char)(first_a * kw + first_b);
+            for (ptrdiff_t a = first_a; a < last_a; a++)
+                for (ptrdiff_t b = first_b; b < last_b; b++) {
+                    float v = map[((top + a) * width + left + b) * channels + c];
+                    if (v > best[c] || v != v) { best[c] = v; tap[c] = (unsigned char)(a * kw + b); }
+                }
+        }
+    }
+}
+
+/* dx: every place of the input asks the windows it lies in whether they chose it. Nothing is written twice. */
+void saltflat_max_pool_backward(
+    const float *g, const unsigned char *taps, float *dx,
+    ptrdiff_t rows, ptrdiff_t height, ptrdiff_t width, ptrdiff_t out_height, ptrdiff_t out_width, ptrdiff_t channels,
+    ptrdiff_t kh, ptrdiff_t kw, ptrdiff_t stride_h, ptrdiff_t stride_w, ptrdiff_t pad_h, ptrdiff_t pad_w)
+{
+    for (ptrdiff_t place = 0; place < rows * height * width; place++) {
+        ptrdiff_t i = place / width % height + pad_h, j = place % width + pad_w, c = 0;
+        ptrdiff_t row = place / (height * width) * out_height * out_width;
+        /* window p covers i if p * stride <= i < p * stride + kh */
+        ptrdiff_t first_p = i < kh ? 0 : (i - kh) / stride_h + 1, last_p = i / stride_h;
+        ptrdiff_t first_q = j < kw ? 0 : (j - kw) / stride_w + 1, last_q = j / stride_w;
+        if (last_p >= out_height) last_p = out_height - 1;
+        if (last_q >= out_width) last_q = out_width - 1;
+        for (; c + FEW <= channels; c += FEW) {
+            few total = {0};
+            for (ptrdiff_t p = first_p; p <= last_p; p++)
+                for (ptrdiff_t q = first_q; q <= last_q; q++) {
+                    ptrdiff_t at = (row + p * out_width + q) * channels + c;
+                    int own = (int)((i - p * stride_h) * kw + j - q * stride_w);
+                    marks m = widened(taps + at) == own;
+                    total += (few)(m & (marks)load_few(g + at));
+                }
+            memcpy(dx + place * channels + c, &total, sizeof total);
+        }
+        for (; c < channels; c++) {
+            float total = 0;
+            for (ptrdiff_t p = first_p; p <= last_p; p++)
+                for (ptrdiff_t q = first_q; q <= last_q; q++) {
+                    ptrdiff_t at = (row + p * out_width + q) * channels + c;
+                    if (taps[at] == (i - p * stride_h) * kw + j - q * stride_w) total += g[at];
+                }
+            dx[place * channels + c] = total;
         }
     }
 }

@@ -1,8 +1,9 @@
 """A few loops in C, compiled on this machine at their first use, where there is a compiler.
 
 Per-unit gradients of depthwise kernels, and the moments of standardised ones, are sums that torch can only form
-through large temporaries; and its group normalisation is slow where the channels are innermost. `native.c` does
-each in one or two passes: measured, five to fifteen times as fast on a CPU. `winograd.c` has the 3×3 convolutions
+through large temporaries; and its group normalisation and max pooling are slow where the channels are innermost:
+the latter keeps eight bytes for each output, and writes its gradient twice. `native.c` does each in one or two
+passes: measured, five to fifteen times as fast on a CPU. `winograd.c` has the 3×3 convolutions
 (`saltflat.engine.winograd`). Without a compiler (or with ``SALTFLAT_NATIVE=0``) the same numbers come from torch
 operations, a little later.
 
@@ -27,8 +28,9 @@ from torch import Tensor
 
 SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "winograd.c")]
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
+Sizes = tuple[int, ...]
 LOOPS = (
-    "depthwise", "moments", "group_norm", "group_norm_backward",
+    "depthwise", "moments", "group_norm", "group_norm_backward", "max_pool", "max_pool_backward",
     "winograd_kernel", "winograd", "winograd_gradients",
 )  # fmt: skip
 SECONDS = 60  # more than any compiler needs, so that a broken one does not hold a training
@@ -53,9 +55,9 @@ def depthwise(
     x: Tensor,
     grad: Tensor,
     out: Tensor,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
 ) -> None:
     """Write into ``out`` (rows x kernel x channels) the kernel gradients of each row.
 
@@ -106,6 +108,26 @@ def group_norm_backward(
     return back, scales, shifts
 
 
+def max_pool(x: Tensor, out: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes) -> Tensor:
+    """Of rows x height x width x channels: write the largest numbers, return which of its window each was."""
+    taps = torch.empty(out.shape, dtype=torch.uint8)
+    loops().saltflat_max_pool(
+        x.data_ptr(), out.data_ptr(), taps.data_ptr(), *x.shape[:3], *out.shape[1:3], x.shape[3],
+        *kernel, *stride, *padding,
+    )  # fmt: skip
+    return taps
+
+
+def max_pool_backward(
+    grad: Tensor, taps: Tensor, back: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes
+) -> None:
+    """Write into ``back`` the gradients of the input, from those of the output and what `max_pool` returned."""
+    loops().saltflat_max_pool_backward(
+        grad.data_ptr(), taps.data_ptr(), back.data_ptr(), *back.shape[:3], *grad.shape[1:3], back.shape[3],
+        *kernel, *stride, *padding,
+    )  # fmt: skip
+
+
 def address_of(tensor: Tensor | None) -> int | None:
     """Where its numbers lie; None where C takes NULL."""
     return None if tensor is None else tensor.data_ptr()
@@ -132,6 +154,8 @@ def _library() -> ctypes.CDLL | None:
     library.saltflat_moments.argtypes = [pointer] * 5 + [number] * 3
     library.saltflat_group_norm.argtypes = [pointer] * 8 + [number] * 4 + [ctypes.c_double]
     library.saltflat_group_norm_backward.argtypes = [pointer] * 10 + [number] * 4
+    library.saltflat_max_pool.argtypes = [pointer] * 3 + [number] * 12
+    library.saltflat_max_pool_backward.argtypes = [pointer] * 3 + [number] * 12
     library.saltflat_winograd_kernel.argtypes = [pointer] * 2 + [number] * 3
     library.saltflat_winograd.argtypes = [pointer] * 5 + [number] * 7
     library.saltflat_winograd_gradients.argtypes = [pointer] * 6 + [number] * 7

@@ -28,73 +28,86 @@ static inline vec get(const float *from) {
 
 static inline void put(float *to, vec v) { memcpy(to, &v, sizeof v); }
 
-/* A product of matrices. Left: rows x depth, in chunks of depth; right and result: panels of 16 columns. */
+/* A product of matrices. Right and result: panels of 16 columns. Left: rows x depth, in chunks of depth; either panels
+   of 16 rows, or ("tall") panels of 16 in depth. */
 typedef struct {
-    ptrdiff_t chunks, length;                  /* depth = chunks * length */
-    ptrdiff_t left_chunk, left_depth, left_row; /* steps in the left matrix */
-    ptrdiff_t right_panel, result_panel;        /* from one panel to the next */
+    ptrdiff_t chunks, length;            /* depth = chunks * length */
+    ptrdiff_t left_chunk;                /* from one chunk to the next */
+    ptrdiff_t right_panel, result_panel; /* from one panel to the next */
 } layout;
 
 static inline __attribute__((always_inline)) void some_rows(
-    const int rows, const int columns, const float *left, const float *right, float *result, layout at, int add)
+    const int rows, const int columns, const int tall, const float *left, const float *right, float *result,
+    const layout *at, int add)
 {
-    vec sums[MOST_ROWS][COLUMNS];
+    const ptrdiff_t left_row = tall ? PANEL : 1, left_depth = tall ? 1 : PANEL;
+    const ptrdiff_t length = tall ? PANEL : at->length;
+    vec sums[8][COLUMNS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int v = 0; v < columns; v++) {
-            float *to = result + v / VECTORS * at.result_panel + r * PANEL + v % VECTORS * WIDTH;
+            float *to = result + v / VECTORS * at->result_panel + r * PANEL + v % VECTORS * WIDTH;
             sums[r][v] = add ? get(to) : (vec){0};
         }
-    for (ptrdiff_t chunk = 0; chunk < at.chunks; chunk++) {
-        const float *a = left + chunk * at.left_chunk;
-        for (ptrdiff_t k = 0; k < at.length; k++) {
+    const float *other = right + at->right_panel;
+    for (ptrdiff_t chunk = 0; chunk < at->chunks; chunk++) {
+        const float *a = left + chunk * at->left_chunk;
+#pragma GCC unroll 4
+        for (ptrdiff_t k = 0; k < length; k++) {
             vec b[COLUMNS];
 #pragma GCC unroll 2
-            for (int v = 0; v < columns; v++) b[v] = get(right + v / VECTORS * at.right_panel + v % VECTORS * WIDTH);
+            for (int v = 0; v < columns; v++) b[v] = get((v < VECTORS ? right : other) + v % VECTORS * WIDTH);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 2
-                for (int v = 0; v < columns; v++) sums[r][v] += a[r * at.left_row] * b[v];
+                for (int v = 0; v < columns; v++) sums[r][v] += a[r * left_row] * b[v];
             }
-            a += at.left_depth;
+            a += left_depth;
             right += PANEL;
+            other += PANEL;
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int v = 0; v < columns; v++)
-            put(result + v / VECTORS * at.result_panel + r * PANEL + v % VECTORS * WIDTH, sums[r][v]);
+            put(result + v / VECTORS * at->result_panel + r * PANEL + v % VECTORS * WIDTH, sums[r][v]);
 }
 
-static inline __attribute__((always_inline)) void all_rows(
-    ptrdiff_t rows, const int columns, const float *left, const float *right, float *result, layout at, int add)
-{
-    for (; rows >= MOST_ROWS; rows -= MOST_ROWS) {
-        some_rows(MOST_ROWS, columns, left, right, result, at, add);
-        left += MOST_ROWS * at.left_row;
-        result += MOST_ROWS * PANEL;
+/* A function each, so that nothing else asks for registers. */
+#define SOME_ROWS(rows, columns, tall)                                                                            \
+    static __attribute__((noinline)) void rows_##rows##_##columns##_##tall(                                       \
+        const float *left, const float *right, float *result, const layout *at, int add)                          \
+    {                                                                                                             \
+        some_rows(rows, columns, tall, left, right, result, at, add);                                             \
     }
-    switch (rows) {
-    case 7: some_rows(7 < MOST_ROWS ? 7 : 1, columns, left, right, result, at, add); break;
-    case 6: some_rows(6 < MOST_ROWS ? 6 : 1, columns, left, right, result, at, add); break;
-    case 5: some_rows(5, columns, left, right, result, at, add); break;
-    case 4: some_rows(4, columns, left, right, result, at, add); break;
-    case 3: some_rows(3, columns, left, right, result, at, add); break;
-    case 2: some_rows(2, columns, left, right, result, at, add); break;
-    case 1: some_rows(1, columns, left, right, result, at, add); break;
-    }
-}
+#define ROWS(rows) SOME_ROWS(rows, 1, 0) SOME_ROWS(rows, 2, 0) SOME_ROWS(rows, 1, 1) SOME_ROWS(rows, 2, 1)
+ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8)
+
+typedef void (*product)(const float *, const float *, float *, const layout *, int);
+#define ALL(columns, tall)                                                                                        \
+    {rows_1_##columns##_##tall, rows_2_##columns##_##tall, rows_3_##columns##_##tall, rows_4_##columns##_##tall,  \
+     rows_5_##columns##_##tall, rows_6_##columns##_##tall, rows_7_##columns##_##tall, rows_8_##columns##_##tall}
+static const product products[2][2][8] = {{ALL(1, 0), ALL(1, 1)}, {ALL(2, 0), ALL(2, 1)}};
 
 static void multiply(
-    ptrdiff_t rows, ptrdiff_t panels, const float *left, const float *right, float *result, layout at, int add)
+    ptrdiff_t rows, ptrdiff_t panels, int tall, const float *left, const float *right, float *result,
+    const layout *at, int add)
 {
-    ptrdiff_t panel = 0;
-    for (; panel + PANELS <= panels; panel += PANELS)
-        all_rows(rows, COLUMNS, left, right + panel * at.right_panel, result + panel * at.result_panel, at, add);
-    for (; panel < panels; panel++)
-        all_rows(rows, VECTORS, left, right + panel * at.right_panel, result + panel * at.result_panel, at, add);
+    for (ptrdiff_t panel = 0; panel < panels; panel += PANELS) {
+        int columns = panel + PANELS <= panels ? COLUMNS : VECTORS;
+        const float *a = left, *b = right + panel * at->right_panel;
+        float *to = result + panel * at->result_panel;
+        for (ptrdiff_t rest = rows; rest > 0;) {
+            /* the last ones in two shares rather than in a whole and a rest */
+            ptrdiff_t some = rest <= MOST_ROWS ? rest : rest < 2 * MOST_ROWS ? (rest + 1) / 2 : MOST_ROWS;
+            products[columns - 1][tall][some - 1](a, b, to, at, add);
+            a += some * (tall ? PANEL : 1);
+            to += some * PANEL;
+            rest -= some;
+        }
+    }
 }
 
 /* From one point to the next, for so many numbers at each: an odd number of cache lines, so that the sixteen points of a
@@ -252,14 +265,14 @@ void saltflat_winograd(
     ptrdiff_t tiles_h = (out_h + 1) / 2, tiles_w = (out_w + 1) / 2, tiles = rows * tiles_h * tiles_w;
     maps from = {height, width, inputs, tiles_h, tiles_w}, to = {out_h, out_w, outputs, tiles_h, tiles_w};
     float *in = scratch, *out = scratch + POINTS * apart(block * inputs);
-    layout at = {inputs / PANEL, PANEL, block * PANEL, 1, PANEL, inputs * PANEL, block * PANEL};
+    layout at = {inputs / PANEL, PANEL, block * PANEL, inputs * PANEL, block * PANEL};
     for (ptrdiff_t first = 0; first < tiles; first += block) {
         ptrdiff_t count = tiles - first < block ? tiles - first : block;
         input_points(x, in, from, pad, first, count, block);
         for (int p = 0; p < POINTS; p++)
             multiply(
-                count, outputs / PANEL, in + p * apart(block * inputs), kernel + p * apart(inputs * outputs),
-                out + p * apart(block * outputs), at, 0);
+                count, outputs / PANEL, 1, in + p * apart(block * inputs), kernel + p * apart(inputs * outputs),
+                out + p * apart(block * outputs), &at, 0);
         outputs_of(out, bias, y, to, first, count, block);
     }
 }
@@ -320,15 +333,15 @@ void saltflat_winograd_gradients(
         float *result = grads + row * outputs * 9 * inputs;
         for (ptrdiff_t first = 0; first < each; first += block) {
             ptrdiff_t count = each - first < block ? each - first : block;
-            layout at = {1, count, 0, PANEL, 1, block * PANEL, panel};
+            layout at = {1, count, 0, block * PANEL, panel};
             input_points(x, in, of_x, pad, row * each + first, count, block);
             grad_points(g, factors, out, of_g, row * each + first, count, block);
             for (ptrdiff_t begin = 0; begin < outputs; begin += share) {
                 for (int p = 0; p < POINTS; p++)
                     for (ptrdiff_t o = 0; o < share; o += PANEL)
                         multiply(
-                            PANEL, inputs / PANEL, out + p * apart(block * outputs) + (begin + o) * block,
-                            in + p * apart(block * inputs), sums + p * point + o * PANEL, at, first > 0);
+                            PANEL, inputs / PANEL, 0, out + p * apart(block * outputs) + (begin + o) * block,
+                            in + p * apart(block * inputs), sums + p * point + o * PANEL, &at, first > 0);
                 if (first + count == each)
                     length += kernel_of(sums, result + begin * 9 * inputs, share, inputs, point, panel);
             }
