@@ -3,7 +3,7 @@
    Everything is float32 and contiguous, with the channels innermost. Sums are kept in sixteen lanes and a few
    accumulators, so their rounding is smaller than that of one running sum. */
 
-#ifdef __AVX2__
+#if defined(__AVX2__) && !defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 #include <math.h>
