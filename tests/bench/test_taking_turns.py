@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from saltflat.bench import taking_turns
-from saltflat.bench.taking_turns import Turnstile, in_turns, one_pair
+from saltflat.bench.taking_turns import Turnstile, crossed_over, in_turns, one_pair
 
 
 class Scripted:
@@ -42,6 +42,26 @@ def test_a_step_with_more_turns_takes_the_rest_alone() -> None:
     assert one_pair(partners, 0) == [4.0, 2.0]
     assert sorted(told) == ["a"] * 4 + ["b"] * 2
     assert one_pair(partners, 1) == [4.0, 2.0]  # both stand at the beginning of a step again
+
+
+class Place:
+    """A process in which everything takes so many times as long as in another."""
+
+    def __init__(self, slower: float, told: list[str]) -> None:
+        self.slower, self.told = slower, told
+
+    def step(self, which: int) -> Scripted:
+        turns = [1.0, 1.0] if which else [1.5, 1.5]
+        return Scripted("ab"[which], [self.slower * turn for turn in turns], self.told)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_slower_process_falls_on_both_steps_alike(number: int) -> None:
+    """Fails when each step keeps to its process (tried): 1.5 times as long would then be 1.65."""
+    told: list[str] = []
+    own, other = crossed_over([Place(1.1, told), Place(1.0, told)], number)
+    assert own / other == pytest.approx(1.5)
+    assert sorted(told) == ["a"] * 4 + ["b"] * 4
 
 
 def test_a_turnstile_stops_all_lanes_at_once_and_counts_their_seconds_alone() -> None:

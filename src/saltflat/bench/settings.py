@@ -34,7 +34,7 @@ class Settings:
     step_population: int = 50_000
     methods: tuple[str, ...] = METHODS
     method_rounds: int = 15
-    method_rounds_most: int = 60  # where the machine is so restless that 15 say little
+    method_rounds_most: int = 30  # where the machine is so restless that 15 say little
     # the section `memory`
     memory_examples: int = 128
     memory_micro_batch: int = 64

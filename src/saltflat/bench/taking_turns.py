@@ -1,12 +1,15 @@
-"""Two private steps, a process each, that take turns at every micro-batch.
+"""Two private steps, in two processes, that take turns at every micro-batch.
 
-    python -m saltflat.bench.taking_turns '{"method": "sai", "model": "mlp", "batch_size": 64}'
+    python -m saltflat.bench.taking_turns '{"methods": ["sai", "dp-sgd"], "model": "mlp", "batch_size": 64}'
 
 A step of thousands of rows takes seconds, and a machine with other tenants changes its speed from second to second:
 steps that follow one another then differ by a tenth, and hide what is to be measured, a fiftieth. So neither step
 waits for the end of the other. Each stops when all its lanes have come to their next loss, the other goes on for one
 micro-batch, and so forth, in an order that changes with every turn. The seconds of a step are those of its own turns.
 What lanes lose by waiting for one another at every micro-batch, both steps lose.
+
+Processes of the same program are not equally fast: where their memory happens to lie makes some of them slower by a
+twentieth for as long as they live. So each process knows both steps, and in every round they change places.
 """
 
 from __future__ import annotations
@@ -36,8 +39,15 @@ class Partner(Protocol):
         """Take a turn: how many seconds it was, and whether the step has come to its end."""
 
 
+class Process(Protocol):
+    """Where both steps can be taken, one at a time."""
+
+    def step(self, which: int) -> Partner:
+        """The next whole step of this number."""
+
+
 Pairs = Callable[[int], tuple[list[float], list[float]]]
-"""As many steps of both as asked for, in pairs: the seconds of one, and of the other."""
+"""As many rounds as asked for: the seconds of one step in each, and of the other, over both processes."""
 
 
 def one_pair(partners: Sequence[Partner], number: int) -> list[float]:
@@ -62,22 +72,32 @@ def in_turns(method: str, reference: str, model: str, batch_size: int) -> Iterat
     """Steps of a method and of its reference over the same rows each time, in processes that end with the block."""
     import torch
 
-    spec = {"model": model, "batch_size": batch_size, "threads": torch.get_num_threads()}
+    sizes = {"model": model, "batch_size": batch_size, "threads": torch.get_num_threads()}
+    spec = sizes | {"methods": [method, reference]}
     with ExitStack() as open_processes:
-        partners = [
-            open_processes.enter_context(_started(spec | {"method": name})) for name in (method, reference)
+        # What is built first in one process is built last in the other.
+        processes = [
+            open_processes.enter_context(_started(spec | {"order": order})) for order in ([0, 1], [1, 0])
         ]
-        for partner in partners:
-            partner.hear()  # that it is ready
+        for process in processes:
+            process.hear()  # that it is ready
         taken = 0
 
         def pairs(rounds: int) -> tuple[list[float], list[float]]:
             nonlocal taken
-            found = [one_pair(partners, taken + number) for number in range(rounds)]
+            found = [crossed_over(processes, taken + number) for number in range(rounds)]
             taken += rounds
             return [own for own, _ in found], [other for _, other in found]
 
         yield pairs
+
+
+def crossed_over(processes: Sequence[Process], number: int) -> list[float]:
+    """Mean seconds of the first and of the second step over both processes: what is slow in one falls on both."""
+    first, second = processes
+    own, other = one_pair([first.step(0), second.step(1)], number)
+    crossed, own_again = one_pair([first.step(1), second.step(0)], number)
+    return [(own + own_again) / 2, (other + crossed) / 2]
 
 
 @dataclass(frozen=True)
@@ -85,9 +105,12 @@ class _InAProcess:
     process: subprocess.Popen[str]
     errors: IO[str]
 
-    def go(self) -> tuple[float, bool]:
+    def step(self, which: int) -> _Step:
+        return _Step(self, which)
+
+    def go(self, which: int) -> tuple[float, bool]:
         assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
+        self.process.stdin.write(f"{which}\n")
         self.process.stdin.flush()
         return self.hear()
 
@@ -100,6 +123,15 @@ class _InAProcess:
             raise RuntimeError(f"a step that was to be timed has failed: {said[:200]}")
         seconds, ended = json.loads(line)
         return seconds, ended
+
+
+@dataclass(frozen=True)
+class _Step:
+    place: _InAProcess
+    which: int
+
+    def go(self) -> tuple[float, bool]:
+        return self.place.go(self.which)
 
 
 @contextmanager
@@ -124,7 +156,7 @@ class Turnstile:
     comes more often than others do not stop: nobody would come along.
     """
 
-    def __init__(self, loss: Callable[..., Any], told: Callable[[float, bool], None]) -> None:
+    def __init__(self, loss: Callable[..., Any], told: Callable[[float, bool], Any]) -> None:
         self.loss = loss
         self.told = told
         self.calls: Counter[int] = Counter()
@@ -146,27 +178,30 @@ class Turnstile:
         self.gate = threading.Barrier(len(self.calls), self._pause)
         self.common = min(self.calls.values())
 
-    def whole(self, step: Callable[[], Any]) -> None:
-        """One step, turn by turn; waits for the first turn of the next."""
+    def whole(self, step: Callable[[], Any]) -> Any:
+        """One step, turn by turn; what ``told`` answers at its end, when the next may begin."""
         gc.collect()
         self.calls.clear()
         self.since = time.perf_counter()
         step()
-        self.told(time.perf_counter() - self.since, True)
+        return self.told(time.perf_counter() - self.since, True)
 
     def _pause(self) -> None:
         self.told(time.perf_counter() - self.since, False)
         self.since = time.perf_counter()
 
 
-def _tell(seconds: float, ended: bool) -> None:
+def _tell(seconds: float, ended: bool) -> str:
+    """Say how long the turn was, and hear whose is the next."""
     print(json.dumps([seconds, ended]), flush=True)
-    if not sys.stdin.readline():  # whoever asked has gone
+    answer = sys.stdin.readline()
+    if not answer:  # whoever asked has gone
         os._exit(0)
+    return answer
 
 
 def serve(spec: dict[str, Any]) -> None:
-    """Steps without end, each turn when a line comes in."""
+    """Steps without end, each turn when a line comes in; at the beginning of a step, the line says of which method."""
     import torch
 
     from saltflat.bench.private_loop import loop_of, steps_of
@@ -174,13 +209,17 @@ def serve(spec: dict[str, Any]) -> None:
 
     torch.set_num_threads(spec["threads"])
     size = spec["batch_size"]
-    turnstile = Turnstile(Workload(spec["model"], 1).loss, _tell)
-    step = steps_of(loop_of(spec["method"], spec["model"], size, size, loss=turnstile))
-    step()  # an ascent along the previous release needs one
-    turnstile.close(step)
-    _tell(0.0, True)
+    ready: dict[int, tuple[Turnstile, Callable[[], None]]] = {}
+    for which in spec["order"]:
+        turnstile = Turnstile(Workload(spec["model"], 1).loss, _tell)
+        step = steps_of(loop_of(spec["methods"][which], spec["model"], size, size, loss=turnstile))
+        step()  # an ascent along the previous release needs one
+        turnstile.close(step)
+        ready[which] = turnstile, step
+    asked = _tell(0.0, True)
     while True:
-        turnstile.whole(step)
+        turnstile, step = ready[int(asked)]
+        asked = turnstile.whole(step)
 
 
 if __name__ == "__main__":
