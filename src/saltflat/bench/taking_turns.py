@@ -8,8 +8,8 @@ waits for the end of the other. Each stops when all its lanes have come to their
 micro-batch, and so forth, in an order that changes with every turn. The seconds of a step are those of its own turns.
 What lanes lose by waiting for one another at every micro-batch, both steps lose.
 
-Processes of the same program are not equally fast: where their memory happens to lie makes some of them slower by a
-twentieth for as long as they live. So each process knows both steps, and in every round they change places.
+Two processes of one program need not be equally fast, for reasons of their own such as where their memory lies, and
+that would count for one step alone. So each process knows both steps, and in every round they change places.
 """
 
 from __future__ import annotations
