@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from saltflat.heap import one_heap_for_all_threads
+
 if TYPE_CHECKING:
     from saltflat import (
         accounting,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from saltflat.training.tune import tune
 
 __version__ = "0.1.0"
+
+one_heap_for_all_threads()  # before torch starts threads of its own
 
 # Names are loaded when they are first used: torch takes a second to import, and `saltflat --help` needs none.
 _HOMES = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from saltflat import heap
 from saltflat.bench.contenders import (
     CHANNELS_LAST,
     ORDINARY,
@@ -28,7 +29,6 @@ from saltflat.bench.contenders import (
 )
 from saltflat.bench.timing import Step, beside, interleaved, paired, seconds_of
 from saltflat.bench.workload import Workload, parameter_count
-from saltflat.engine import lanes
 
 # Beyond this the private step does not compute what the ordinary one does, and its speed means nothing.
 LARGEST_ERROR = 1e-4
@@ -219,11 +219,11 @@ def as_without_saltflat() -> None:
     saltflat tells the C library to keep freed memory, and that would speed up whatever else runs in the same process.
     So the others are timed as the C library is when nobody has told it anything.
     """
-    if lanes.keeps_freed_memory():
-        lanes.set_thresholds(LARGEST_KEPT, LARGEST_ON_THE_HEAP)
+    if heap.keeps_freed_memory():
+        heap.set_thresholds(LARGEST_KEPT, LARGEST_ON_THE_HEAP)
 
 
 def as_with_saltflat() -> None:
     """Keep freed memory again."""
-    if lanes.keeps_freed_memory():
-        lanes.set_thresholds(lanes.KEPT_BYTES, lanes.KEPT_BYTES)
+    if heap.keeps_freed_memory():
+        heap.set_thresholds(heap.KEPT_BYTES, heap.KEPT_BYTES)

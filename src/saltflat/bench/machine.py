@@ -58,7 +58,7 @@ def code_hash() -> str:
     """Twelve digits that change when any file of saltflat does, so that kept results are never those of old code."""
     root = Path(saltflat.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c")):
+    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 

@@ -23,6 +23,7 @@ from saltflat.engine.probe import examine
 from saltflat.engine.uses import Use
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import InputError, check_count
+from saltflat.heap import keep_freed_memory
 
 assert _rules  # importing them registers them
 
@@ -202,7 +203,7 @@ def _in_turns(
     adder: Callable[[Batch], _Adder], batch: Batch, units: int, wanted: int | None, facts: Facts
 ) -> list[_Adder]:
     """All units, in micro-batches that are dealt out to as many lanes as the model and the machine allow."""
-    lanes.keep_freed_memory()
+    keep_freed_memory()
     first = adder(batch)
     if facts.one_lane is None and units:
         _learn(adder(batch), batch, units, wanted, facts)

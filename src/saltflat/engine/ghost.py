@@ -15,6 +15,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from saltflat.engine import native
+from saltflat.engine.shares import shares_of_rows
+
 # A ghost norm is a difference of large numbers when the terms of a sequence cancel. Below this
 # fraction of its terms, float32 cannot be trusted to bound the norm, and the unit is computed in float64.
 CANCELLATION = 3e-2
@@ -22,6 +25,8 @@ CANCELLATION = 3e-2
 CANCELLATION_BY_CHANNEL = 4e-3
 # The square of a short vector can vanish in float32; beside a vector longer than this it would matter.
 LONG = 1e10
+# Vectors of fewer numbers, on both sides together, are multiplied as fast by torch.
+LOOPS_FROM = 256
 
 
 class Ghost(Protocol):
@@ -61,9 +66,10 @@ class GhostMoments(Protocol):
         ...
 
 
-def product_of_norms(left: Tensor, right: Tensor) -> Tensor:
+def product_of_norms(left: Tensor, right: Tensor, right_squares: Tensor | None = None) -> Tensor:
     """``‖left‖ · ‖right‖`` by unit, in float64 where one could be too short for float32 and still matter."""
-    norms = [torch.linalg.vector_norm(side, dim=1) for side in (left, right)]
+    norms = [torch.linalg.vector_norm(left, dim=1)]
+    norms += [torch.linalg.vector_norm(right, dim=1) if right_squares is None else right_squares.sqrt()]
     longer = torch.maximum(*norms)
     if not float(longer.amax()) <= LONG:  # one question for all units; also if one is not finite
         long, norms = longer > LONG, [norm.double() for norm in norms]
@@ -73,6 +79,8 @@ def product_of_norms(left: Tensor, right: Tensor) -> Tensor:
 
 
 def outer_gram(left: Tensor, right: Tensor) -> Gram:
+    if left.shape[2] + right.shape[2] >= LOOPS_FROM and native.fits(left, right):
+        return native.gram_norms(left, right, shares_of_rows(left))
     return gram_norms(torch.bmm(left, left.mT), torch.bmm(right, right.mT))
 
 

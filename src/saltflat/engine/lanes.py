@@ -13,13 +13,11 @@ a global variable, say), the tape sees it (`SharedRowsError`) and the sum is com
 from __future__ import annotations
 
 import copy
-import ctypes
 import os
-import platform
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -70,43 +68,6 @@ def _kept(model: nn.Module) -> list[Any]:
     for module in model.modules():
         kept += [value for value in vars(module).values() if isinstance(value, Tensor)]
     return kept
-
-
-KEPT_BYTES = 2**30
-
-
-@lru_cache(maxsize=1)
-def keep_freed_memory() -> None:
-    """Let freed memory stay with the process, up to 1 GiB, instead of being fetched page by page again.
-
-    The C library gives large blocks back to the system at once, and small heaps are all that its other threads
-    get: a micro-batch in a lane then meets tens of thousands of page faults (measured: a tenth of its time).
-    """
-    if keeps_freed_memory():
-        set_thresholds(KEPT_BYTES, KEPT_BYTES)
-        one_heap_for_all_threads()
-
-
-def keeps_freed_memory() -> bool:
-    """Whether this C library can be told to keep memory, and nobody forbids it."""
-    return platform.libc_ver()[0] == "glibc" and os.environ.get("SALTFLAT_KEEP_MEMORY") != "0"
-
-
-def set_thresholds(kept: int, on_the_heap: int) -> None:
-    """How many free bytes the heap keeps, and up to which size a block lies on it."""
-    trim_threshold, mmap_threshold = -1, -3  # as in malloc.h
-    library = ctypes.CDLL(None)
-    library.mallopt(trim_threshold, kept)
-    library.mallopt(mmap_threshold, on_the_heap)
-
-
-def one_heap_for_all_threads() -> None:
-    """Let lanes take memory from one heap: with one of its own, each would keep what another could use.
-
-    Measured on two lanes: half the memory, at the same speed, because tensors are large and asked for rarely.
-    """
-    largest_number_of_heaps = -8  # as in malloc.h
-    ctypes.CDLL(None).mallopt(largest_number_of_heaps, 1)
 
 
 def _keep_to_this_thread() -> None:

@@ -4,7 +4,8 @@ Per-unit gradients of depthwise kernels, and the moments of standardised ones, a
 through large temporaries; and its group normalisation and max pooling are slow where the channels are innermost:
 the latter keeps eight bytes for each output, and writes its gradient twice. `native.c` does each in one or two
 passes: measured, five to fifteen times as fast on a CPU. `winograd.c` has the 3×3 convolutions
-(`saltflat.engine.winograd`). Without a compiler (or with ``SALTFLAT_NATIVE=0``) the same numbers come from torch
+(`saltflat.engine.winograd`), `narrow.c` the linear layer on large fixed features, `gram.c` the norms of sequences, and
+`activations.c` SELU, ELU and tanh. Without a compiler (or with ``SALTFLAT_NATIVE=0``) the same numbers come from torch
 operations, a little later.
 
 The library is kept in the cache folder, readable and writable by its owner alone, under a name that tells
@@ -26,12 +27,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "winograd.c")]
+SOURCES = [
+    Path(__file__).with_name(f"{name}.c")
+    for name in ("native", "winograd", "threads", "narrow", "gram", "activations")
+]
+HEADERS = [Path(__file__).with_name("threads.h")]
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
 Sizes = tuple[int, ...]
 LOOPS = (
     "depthwise", "moments", "group_norm", "group_norm_backward", "max_pool", "max_pool_backward",
-    "winograd_kernel", "winograd", "winograd_gradients",
+    "winograd_kernel", "winograd", "winograd_gradients", "use_threads", "few_outputs", "few_sums",
+    "group_norm_by_rows", "gram_norms", "elu", "elu_backward", "tanh", "tanh_backward",
 )  # fmt: skip
 SECONDS = 60  # more than any compiler needs, so that a broken one does not hold a training
 
@@ -128,6 +134,89 @@ def max_pool_backward(
     )  # fmt: skip
 
 
+def few_outputs(x: Tensor, weight: Tensor, bias: Tensor | None, shares: int) -> tuple[Tensor, Tensor]:
+    """``x @ weight.T + bias`` for a weight with few rows, and the squared length of each row of x."""
+    (rows, wide), few = x.shape, weight.shape[0]
+    out, squares = x.new_empty(rows, few), x.new_empty(rows)
+    loops().saltflat_few_outputs(
+        x.data_ptr(), weight.data_ptr(), address_of(bias), out.data_ptr(), squares.data_ptr(), rows, wide, few,
+        shares,
+    )  # fmt: skip
+    return out, squares
+
+
+def few_sums(left: Tensor, factors: Tensor, x: Tensor, shares: int) -> Tensor:
+    """``left.T @ x`` with row i scaled by ``factors[i]``, for a left side with few columns."""
+    (rows, wide), few = x.shape, left.shape[1]
+    sums = x.new_empty(shares, few, wide)
+    loops().saltflat_few_sums(
+        left.data_ptr(), factors.data_ptr(), x.data_ptr(), sums.data_ptr(), rows, wide, few, shares
+    )
+    return sums[0]
+
+
+def group_norm_by_rows(
+    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, shares: int
+) -> Tensor:
+    """Of rows x channels x ...: the normalised rows, in the order in which they lie."""
+    out, (rows, channels) = torch.empty_like(x), x.shape[:2]
+    loops().saltflat_group_norm_by_rows(
+        x.data_ptr(), address_of(weight), address_of(bias), out.data_ptr(), rows, channels, x[0, 0].numel(),
+        groups, shares, eps,
+    )  # fmt: skip
+    return out
+
+
+def gram_norms(left: Tensor, right: Tensor, shares: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of units x T x rows and units x T x columns, what `saltflat.engine.ghost.gram_norms` says of Gram matrices."""
+    (units, length, rows), columns = left.shape, right.shape[2]
+    results = left.new_empty(3, units)
+    loops().saltflat_gram_norms(
+        left.data_ptr(), right.data_ptr(), *(result.data_ptr() for result in results), units, length, rows, columns,
+        shares,
+    )  # fmt: skip
+    return results[0], results[1], results[2]
+
+
+def is_dense(x: Tensor) -> bool:
+    """Whether there is a loop for such numbers, and they lie in a row, in either layout."""
+    return suits(x) and (x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last))
+
+
+def laid_like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A tensor of the same shape in the layout of another one, which is dense."""
+    layout = torch.contiguous_format if other.is_contiguous() else torch.channels_last
+    return tensor.contiguous(memory_format=layout)
+
+
+def elu(x: Tensor, above: float, below: float) -> Tensor:
+    """``above · x`` above zero and ``below · (exp(x) − 1)`` up to it, for dense numbers."""
+    out = torch.empty_like(x)
+    loops().saltflat_elu(x.data_ptr(), out.data_ptr(), x.numel(), above, below)
+    return out
+
+
+def elu_backward(grad: Tensor, out: Tensor, above: float, below: float) -> Tensor:
+    """The gradient of what went into `elu`, from what came out; both lie alike."""
+    back = torch.empty_like(out)
+    loops().saltflat_elu_backward(grad.data_ptr(), out.data_ptr(), back.data_ptr(), out.numel(), above, below)
+    return back
+
+
+def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent of dense numbers."""
+    out = torch.empty_like(x)
+    loops().saltflat_tanh(x.data_ptr(), out.data_ptr(), x.numel())
+    return out
+
+
+def tanh_backward(grad: Tensor, out: Tensor) -> Tensor:
+    """The gradient of what went into `tanh`, from what came out; both lie alike."""
+    back = torch.empty_like(out)
+    loops().saltflat_tanh_backward(grad.data_ptr(), out.data_ptr(), back.data_ptr(), out.numel())
+    return back
+
+
 def address_of(tensor: Tensor | None) -> int | None:
     """Where its numbers lie; None where C takes NULL."""
     return None if tensor is None else tensor.data_ptr()
@@ -159,16 +248,37 @@ def _library() -> ctypes.CDLL | None:
     library.saltflat_winograd_kernel.argtypes = [pointer] * 2 + [number] * 3
     library.saltflat_winograd.argtypes = [pointer] * 5 + [number] * 7
     library.saltflat_winograd_gradients.argtypes = [pointer] * 6 + [number] * 7
+    library.saltflat_use_threads.argtypes = [pointer] * 2
+    library.saltflat_few_outputs.argtypes = [pointer] * 5 + [number] * 4
+    library.saltflat_few_sums.argtypes = [pointer] * 4 + [number] * 4
+    library.saltflat_group_norm_by_rows.argtypes = [pointer] * 4 + [number] * 5 + [ctypes.c_double]
+    library.saltflat_gram_norms.argtypes = [pointer] * 5 + [number] * 5
+    real = ctypes.c_float
+    library.saltflat_elu.argtypes = [pointer] * 2 + [number] + [real] * 2
+    library.saltflat_elu_backward.argtypes = [pointer] * 3 + [number] + [real] * 2
+    library.saltflat_tanh.argtypes = [pointer] * 2 + [number]
+    library.saltflat_tanh_backward.argtypes = [pointer] * 3 + [number]
     for name in LOOPS:
         getattr(library, f"saltflat_{name}").restype = None
+    library.saltflat_use_threads(*_threads_of_torch())
     return library
+
+
+def _threads_of_torch() -> tuple[ctypes.c_void_p | None, ctypes.c_void_p | None]:
+    """Where the OpenMP library that torch brought opens a parallel region, and where it numbers its threads."""
+    known = ctypes.CDLL(None)
+    try:
+        region, own_number = known.GOMP_parallel, known.omp_get_thread_num
+    except AttributeError:  # another library, or none: one thread does it
+        return None, None
+    return ctypes.cast(region, ctypes.c_void_p), ctypes.cast(own_number, ctypes.c_void_p)
 
 
 def _compiled(compiler: str) -> Path:
     """The library for this source, compiler and processor: from the cache, or compiled into it."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
     told = [
-        *(source.read_bytes() for source in SOURCES),
+        *(source.read_bytes() for source in [*SOURCES, *HEADERS]),
         version,
         processor().encode(),
         " ".join(FLAGS).encode(),

@@ -35,6 +35,7 @@ from saltflat.engine.tape import OffTapeError, Tape
 from saltflat.engine.uses import DirectUse, merged
 from saltflat.engine.workspace import Workspace
 from saltflat.errors import RefusedError
+from saltflat.heap import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Pass:
 
     def _run_all(self) -> list[Part]:
         facts, units = self.known.facts, self.call.units
-        lanes.keep_freed_memory()
+        keep_freed_memory()
         facts.layouts.clear()  # the weights have changed since
         if facts.one_lane is None or not self.known.rowwise or facts.off_tape or self.call.dim:
             before = torch.get_rng_state()

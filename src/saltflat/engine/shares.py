@@ -14,19 +14,47 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saltflat.engine.native import processor
+from saltflat.engine import native
 
 NARROW = 16  # up to as many columns, a product takes no longer than reading its other side
 # Fewer numbers stay in the first caches, and fewer rows are not worth a call of their own.
 LARGE = 1 << 18
 ROWS_A_SHARE = 8
+MOST_SHARES = 64  # as in `threads.h`
 
 
 def shares_of(rows: int, narrow: int, wide: int, example: Tensor) -> int:
     """In how many shares such rows are best taken; 1 for all at once."""
-    threads = torch.get_num_threads()
-    large = rows * wide >= LARGE and rows >= ROWS_A_SHARE * threads
-    return threads if large and narrow <= NARROW and example.is_cpu else 1
+    return _worth(rows, rows * wide) if narrow <= NARROW and example.is_cpu else 1
+
+
+def shares_of_rows(x: Tensor) -> int:
+    """In how many shares the loops in C best take these rows."""
+    return _worth(len(x), x.numel())
+
+
+def _worth(rows: int, numbers: int) -> int:
+    threads = min(torch.get_num_threads(), MOST_SHARES)
+    return threads if numbers >= LARGE and rows >= ROWS_A_SHARE * threads else 1
+
+
+def _is_for_loops(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether rows are so many, and lie so, that the compiled loops take them."""
+    return x.numel() >= LARGE and native.fits(x, *(t for t in others if t is not None))
+
+
+def scaled_products(left: Tensor, right: Tensor, factors: Tensor) -> Tensor:
+    """``left.T @ right``, for two matrices with as many rows, each scaled by its factor.
+
+    >>> scaled_products(torch.ones(3, 1), torch.arange(6.0).view(3, 2), torch.tensor([1.0, 1.0, 0.0]))
+    tensor([[2., 4.]])
+    """
+    (rows, few), wide = left.shape, right.shape[1]
+    if few <= NARROW <= wide and _is_for_loops(right, left, factors):
+        return native.few_sums(left, factors, right, shares_of(rows, few, wide, right))
+    if few <= wide:  # scale the narrower side
+        return summed_products(left * factors[:, None], right)
+    return summed_products(left, right * factors[:, None])
 
 
 def summed_products(left: Tensor, right: Tensor) -> Tensor:
@@ -43,6 +71,13 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
     even = rows // shares * shares
     total = torch.bmm(_dealt(left[:even], shares).mT, _dealt(right[:even], shares)).sum(0)
     return total.addmm_(left[even:].mT, right[even:]) if even < rows else total
+
+
+def measured_outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """``x @ weight.T + bias`` for a weight with few rows; and the squared length of each row of x, where it is free."""
+    if _is_for_loops(x, weight, bias):
+        return native.few_outputs(x, weight, bias, shares_of(x.shape[0], weight.shape[0], x.shape[1], x))
+    return few_outputs(x, weight, bias), None
 
 
 def few_outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -73,7 +108,7 @@ def few_outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @lru_cache(maxsize=1)
 def _prefers_few_columns() -> bool:
     """Whether this machine multiplies by a narrow matrix as fast as by a wide one: what its maker's library does."""
-    return "Intel" in processor()
+    return "Intel" in native.processor()
 
 
 def _dealt(rows: Tensor, shares: int) -> Tensor:

@@ -78,6 +78,25 @@ class Slot:
         self.uses.append(use)
 
 
+class Kept:
+    """What came out of an operation, for its backward pass, though the model may write into it after."""
+
+    def __init__(self, out: Tensor) -> None:
+        self._out, self._version = out.detach(), out._version
+
+    def spare(self, other: Tensor) -> None:
+        """Take a copy if somebody is about to write where it lies."""
+        if other.untyped_storage().data_ptr() == self._out.untyped_storage().data_ptr():
+            self._out = self._out.clone()
+            self._version = self._out._version
+
+    def value(self) -> Tensor:
+        """The numbers that came out."""
+        if self._out._version != self._version:  # written into by something that the tape did not see
+            raise OffTapeError
+        return self._out
+
+
 class Tape(TorchFunctionMode):
     """Records every use of the model's trainable weights during one forward pass.
 
@@ -105,6 +124,8 @@ class Tape(TorchFunctionMode):
         device = self.parameters[0].device if self.parameters else None
         self.anchor = torch.zeros((), requires_grad=True, device=device)
         self.ratios: set[int] = set()
+        self.kept: list[Kept] = []
+        self.held: list[Tensor] = []
         self._backwards = False
         self._marks = object(), object()  # rows in the order of the units, rows out of order
 
@@ -116,6 +137,8 @@ class Tape(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in QUESTIONS or (self._backwards and not torch.is_grad_enabled()):
             return func(*args, **kwargs)
+        if self.kept:
+            self._spare_kept(func, args, kwargs)
         tensors = list(tensors_in(*what_goes_in(func, args, kwargs)))
         slots = self.slots
         if self.in_company:
@@ -140,6 +163,22 @@ class Tape(TorchFunctionMode):
             with torch.autocast(self.anchor.device.type, enabled=False):
                 return self._meet(func, *self._in_one_precision(func, args, kwargs))
         return self._meet(func, args, kwargs)
+
+    def keep(self, out: Tensor, instead_of: Tensor) -> Kept:
+        """Keep what came out of an operation until its backward pass, where torch would keep what went in."""
+        self.kept.append(Kept(out))
+        if self.weighing is not None:
+            # Weighed as an ordinary step would hold it: what is freed now may or may not be weighed, by chance.
+            self.held.append(instead_of.detach())
+        return self.kept[-1]
+
+    def _spare_kept(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Copy what is kept before somebody writes into it."""
+        if not (writes_in_place(func) or kwargs.get("inplace") or kwargs.get("out") is not None):
+            return
+        for target in tensors_in((*args[:1], kwargs.get("input"), kwargs.get("out")), {}):
+            for kept in self.kept:
+                kept.spare(target)
 
     def _refuse_strangers(self, tensors: list[Tensor]) -> None:
         for tensor in tensors:

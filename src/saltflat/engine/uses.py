@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from saltflat.engine.ghost import careful_sum, outer_gram, product_of_norms, resolved, tied_gram
-from saltflat.engine.shares import summed_products
+from saltflat.engine.shares import scaled_products
 
 # Above this many numbers a weight's per-unit gradients are not instantiated if a ghost form exists.
 INSTANTIATION_LIMIT = 48_000_000
@@ -106,12 +106,13 @@ class OuterUse:
     left: Tensor
     right: Tensor
     rule: str = "linear"
+    right_squares: Tensor | None = None  # by unit, where the forward pass measured them and T = 1
     _instantiated: Tensor | None = None
     _doubtful: Tensor | None = None  # the units whose terms cancel, once the ghost norms are known
 
     def squared_norms(self) -> Tensor:
         if self.left.shape[1] == 1:
-            return product_of_norms(self.left.squeeze(1), self.right.squeeze(1)).square()
+            return product_of_norms(self.left.squeeze(1), self.right.squeeze(1), self.right_squares).square()
         if self.prefers_ghost():
             return self.ghost_norms()
         return DirectUse(self.gradients()).squared_norms()
@@ -132,12 +133,9 @@ class OuterUse:
         return careful_sum(self, factors, self._doubtful)
 
     def plain_sum(self, factors: Tensor) -> Tensor:
-        rows, columns = self.left.shape[2], self.right.shape[2]
-        if rows <= columns:  # scale the narrower side
-            left = (self.left * factors[:, None, None]).reshape(-1, rows)
-            return summed_products(left, self.right.reshape(-1, columns))
-        right = (self.right * factors[:, None, None]).reshape(-1, columns)
-        return summed_products(self.left.reshape(-1, rows), right)
+        length = self.left.shape[1]
+        by_row = factors if length == 1 else factors.repeat_interleave(length)
+        return scaled_products(self.left.flatten(0, 1), self.right.flatten(0, 1), by_row)
 
     def chosen(self, units: Tensor) -> OuterUse:
         return OuterUse(self.left[units].double(), self.right[units].double())

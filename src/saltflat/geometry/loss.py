@@ -20,6 +20,7 @@ from saltflat.engine.calling import check_losses, take, without_compilation
 from saltflat.errors import InputError, check_count
 from saltflat.geometry.rows import Rows, as_rows
 from saltflat.geometry.smooth import Smooth, plain_attention, pooled_first, without_weights
+from saltflat.heap import keep_freed_memory
 from saltflat.training.losses import default_loss, found_logits
 
 MICRO_BATCH = 32  # what a core's cache holds of a small network: 8, 16 and 64 were no faster
@@ -225,7 +226,7 @@ class Loss:
 
     def _over_rows(self, task: Task) -> Sums:
         """The sums of a task over all rows: micro-batches, dealt out to a lane for each thread."""
-        lanes.keep_freed_memory()
+        keep_freed_memory()
         parts = list(self._parts())
         many = min(lanes.lane_count(list(self.model.parameters())), len(parts))
         if self._copies is None or len(self._copies) < many:

@@ -3,6 +3,18 @@
 A new rule is one file with ``@rule(torch.some_function)`` and one line here.
 """
 
-from saltflat.engine.rules import attention, convolution, direct, embedding, linear, norm, pooling, recurrent
+from saltflat.engine.rules import (
+    activation,
+    attention,
+    convolution,
+    direct,
+    embedding,
+    linear,
+    norm,
+    pooling,
+    recurrent,
+)
 
-__all__ = ["attention", "convolution", "direct", "embedding", "linear", "norm", "pooling", "recurrent"]
+__all__ = [
+    "activation", "attention", "convolution", "direct", "embedding", "linear", "norm", "pooling", "recurrent",
+]  # fmt: skip

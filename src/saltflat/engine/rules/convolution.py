@@ -28,7 +28,7 @@ from saltflat.engine.ghost import (
     in_doubt,
     resolved,
 )
-from saltflat.engine.kernels import Geometry, gram_work, kernel_gradients, patch_gram
+from saltflat.engine.kernels import Geometry, gram_work, kernel_gradients, patch_gram, weighted_kernel_sum
 from saltflat.engine.registry import rule, unwatched
 from saltflat.engine.rules.linear import value_of
 from saltflat.engine.tape import Tape
@@ -153,6 +153,8 @@ class GhostKernelUse:
         factors = factors.repeat_interleave(len(self.grad) // self.units)
         if self.geometry.by_winograd(self.x, self.grad.shape[1]):
             return winograd.weighted_sum(self.x, self.grad, factors, self.geometry.padding[0])
+        if self.geometry.is_strided() and self.x.is_cpu:
+            return weighted_kernel_sum(self.x, self.grad, factors.to(self.grad.dtype), self.geometry)
         scale = factors.view(-1, *[1] * (self.grad.dim() - 1))
         return self.geometry.backward(self.grad * scale, self.x, self.weight, [False, True, False])[1]
 

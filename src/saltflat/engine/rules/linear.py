@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saltflat.engine.lifting import lift
 from saltflat.engine.registry import rule, unwatched
-from saltflat.engine.shares import NARROW, few_outputs
+from saltflat.engine.shares import NARROW, measured_outputs
 from saltflat.engine.tape import OffTapeError, Slot, Tape
 from saltflat.engine.uses import DirectUse, OuterUse
 
@@ -21,10 +21,12 @@ class _Linear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, record: Any, keep: bool
     ) -> Tensor:
         ctx.save_for_backward(x if keep else None, weight)
-        ctx.record = record
+        ctx.record, ctx.squares = record, None
         if x.dim() == 2:
-            few = len(weight) <= NARROW <= x.shape[1]
-            return few_outputs(x, weight, bias) if few else F.linear(x, weight, bias)
+            if not len(weight) <= NARROW <= x.shape[1]:
+                return F.linear(x, weight, bias)
+            out, ctx.squares = measured_outputs(x, weight, bias)
+            return out
         # Not a view of the product: the next layer may write into its input.
         out = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
         return torch.ops.aten._unsafe_view(out, [*x.shape[:-1], weight.shape[0]])
@@ -34,7 +36,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,) = grads
         x, weight = ctx.saved_tensors
-        ctx.record(None if x is None else x.detach(), grad)
+        ctx.record(None if x is None else x.detach(), grad, ctx.squares)
         return grad @ weight if ctx.needs_input_grad[0] else None, None, None, None, None, None
 
 
@@ -42,9 +44,9 @@ def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, name: str
     """``x @ weight.T + bias`` for x with its rows first; either weight may be frozen."""
     weight_slot, bias_slot = tape.slot_of(weight), tape.slot_of(bias)
 
-    def record(inputs: Tensor | None, grad: Tensor) -> None:
+    def record(inputs: Tensor | None, grad: Tensor, squares: Tensor | None) -> None:
         if weight_slot is not None and inputs is not None:
-            weight_slot.add(linear_use(tape, inputs, grad, name))
+            weight_slot.add(linear_use(tape, inputs, grad, name, squares))
         if bias_slot is not None:
             bias_slot.add(bias_use(tape, grad, name))
 
@@ -53,10 +55,13 @@ def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, name: str
     return _Linear.apply(x, value, shift, tape.anchor, record, weight_slot is not None)
 
 
-def linear_use(tape: Tape, inputs: Tensor, grad: Tensor, name: str) -> OuterUse | DirectUse:
-    """The use of a weight ``out x in`` by ``inputs @ weight.T``."""
+def linear_use(
+    tape: Tape, inputs: Tensor, grad: Tensor, name: str, squares: Tensor | None = None
+) -> OuterUse | DirectUse:
+    """The use of a weight ``out x in`` by ``inputs @ weight.T``; ``squares`` are those of the rows of the inputs."""
     tape.require_backward()
-    return OuterUse(as_sequence(tape, grad), as_sequence(tape, inputs), rule=name).settled()
+    own = squares if squares is not None and len(squares) == tape.units else None
+    return OuterUse(as_sequence(tape, grad), as_sequence(tape, inputs), name, own).settled()
 
 
 def bias_use(tape: Tape, grad: Tensor, name: str) -> DirectUse:
@@ -109,7 +114,7 @@ def product(tape: Tape, x: Tensor, slot: Slot) -> Any:
     if weight.dim() > 2:
         return x @ lift(tape, slot.tensor, x.dim(), len(x)) if weight.dim() < x.dim() else NotImplemented
 
-    def record(inputs: Tensor, grad: Tensor) -> None:
+    def record(inputs: Tensor, grad: Tensor, squares: Tensor | None) -> None:
         use = OuterUse(as_sequence(tape, inputs), as_sequence(tape, grad))
         slot.add(use if weight.dim() == 2 else DirectUse(use.gradients().squeeze(2), rule="linear"))
 
