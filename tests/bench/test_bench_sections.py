@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -193,6 +194,13 @@ def test_memory_of_a_model_is_compared_at_one_micro_batch() -> None:
         return {"peak_bytes": 1000}
 
     assert not memory.of_model("mlp", TINY, small)["judged"]
+
+
+def test_what_is_judged_is_measured_several_times_and_the_rest_once() -> None:
+    found = memory.of_model("mlp", replace(TINY, memory_repeats=3), memory_by_rule)
+    times = {name: len(cell["peaks"]) for name, cell in found["cells"].items()}
+    assert times.pop("saltflat") == times.pop("ordinary") == 3
+    assert set(times.values()) == {1}
 
 
 def test_memory_of_a_large_batch_is_compared_with_a_small_one() -> None:

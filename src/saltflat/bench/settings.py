@@ -144,7 +144,7 @@ def left_out(settings: Settings) -> list[str]:
         "step_batch": "examples in a step of the sections step and methods",
         "method_rounds": "rounds of the methods",
         "memory_examples": "examples for the memory of a model",
-        "memory_repeats": "fresh processes for each figure of memory",
+        "memory_repeats": "fresh processes for each figure of memory that is judged",
         "memory_pairs": "pairs of fresh processes for the memory over the logical batch",
         "memory_early": "small batches before that",
         "growth_rounds": "rounds of the growth",
