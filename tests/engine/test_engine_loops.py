@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from saltflat.engine import clipped_sum, ghost, native, shares
+from saltflat.engine import clipped_sum, ghost, native, shares, tape
 from saltflat.engine.clipped_sum import _facts
 from saltflat.engine.kernels import Geometry, weighted_kernel_sum
 
@@ -264,6 +264,28 @@ def test_a_write_that_nobody_saw_is_found_out() -> None:
     labels, loss = torch.arange(4) % 3, nn.CrossEntropyLoss(reduction="none")
     clipped_sum(model, loss, x, labels, 1.0, check=False)
     assert all(facts.off_tape for facts in _facts[model].values())
+
+
+@compiled
+def test_outputs_are_let_go_on_the_way_back() -> None:
+    """Records take the memory of activations. Fails when the tape holds on to what it kept (tried)."""
+    kept: list[tape.Kept] = []
+
+    class Watched(tape.Tape):
+        def keep(self, out: Tensor, instead_of: Tensor) -> tape.Kept:
+            kept.append(super().keep(out, instead_of))
+            return kept[-1]
+
+    model = nn.Sequential(nn.Linear(4, 20), nn.SELU(), nn.Linear(20, 20), nn.ELU(), nn.Linear(20, 3))
+    own = Watched(model.parameters(), 5)
+    x = torch.randn(5, 4)
+    own.mark([x])
+    with own:
+        losses = model(x).square().sum(1)
+    assert [one._out is not None for one in kept] == [True, True]
+    for keeping in (True, False):  # somebody may go back twice
+        assert own.pulled_to([], [losses], [torch.ones(5)], keep_graph=keeping) is not None
+        assert [one._out is not None for one in kept] == [keeping, keeping]
 
 
 # --- strides ------------------------------------------------------------------------------------------

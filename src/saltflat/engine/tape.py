@@ -82,19 +82,26 @@ class Kept:
     """What came out of an operation, for its backward pass, though the model may write into it after."""
 
     def __init__(self, out: Tensor) -> None:
-        self._out, self._version = out.detach(), out._version
+        self._out: Tensor | None = out.detach()
+        self._version = out._version
 
     def spare(self, other: Tensor) -> None:
         """Take a copy if somebody is about to write where it lies."""
-        if other.untyped_storage().data_ptr() == self._out.untyped_storage().data_ptr():
-            self._out = self._out.clone()
+        out = self._out
+        if out is not None and other.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+            self._out = out.clone()
             self._version = self._out._version
 
     def value(self) -> Tensor:
-        """The numbers that came out."""
-        if self._out._version != self._version:  # written into by something that the tape did not see
+        """The numbers that came out, for the backward pass: unless another one follows, they are let go."""
+        out = self._out
+        if (
+            out is None or out._version != self._version
+        ):  # written into by something that the tape did not see
             raise OffTapeError
-        return self._out
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            self._out = None  # its memory is for the records now
+        return out
 
 
 class Tape(TorchFunctionMode):
