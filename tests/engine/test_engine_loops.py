@@ -324,19 +324,26 @@ layers = [nn.Conv2d(3, 32, 3, padding=1), nn.SELU(), nn.Conv2d(32, 32, 3, paddin
 model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 256, 10))
 x, y = torch.rand(256, 3, 32, 32), torch.arange(256) % 10
 step = lambda: sf.clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), x, y, 1.0)
-for _ in range(4): step()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(4): step()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 4)
+pages = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(6): step()
+found = []
+for _ in range(8):
+    before = pages()
+    step()
+    found.append(pages() - before)
+print(sorted(found)[4])
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library is told on Linux alone")
 def test_no_memory_is_fetched_again() -> None:
-    """Some 20,000 pages a step where threads have heaps of their own (tried: without the call in `saltflat`)."""
+    """In the median of eight steps: now and then, two lanes together need more than ever before.
+
+    That is four pages at most, and 8,000 to 20,000 where threads have heaps of their own (tried: without the call in `saltflat`).
+    """
     from saltflat.heap import keeps_freed_memory
 
     if not keeps_freed_memory():
         return
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 2000
+    assert int(done.stdout) < 300
