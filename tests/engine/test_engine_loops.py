@@ -339,7 +339,7 @@ print(sorted(found)[4])
 def test_no_memory_is_fetched_again() -> None:
     """In the median of eight steps: now and then, two lanes together need more than ever before.
 
-    That is four pages at most, and 8,000 to 20,000 where threads have heaps of their own (tried: without the call in `saltflat`).
+    Four pages at most, and 8,000 to 20,000 where threads have heaps of their own (tried: without the call).
     """
     from saltflat.heap import keeps_freed_memory
 
