@@ -5,40 +5,10 @@
    Float32, contiguous. */
 
 #include "threads.h"
+#include "vectors.h"
 #include <math.h>
-#include <string.h>
 
-#ifdef __AVX512F__
-enum { WIDTH = 16 };
-#else
-enum { WIDTH = 8 };
-#endif
 enum { ROWS = 4, COLUMNS = 3 }; /* of a tile: its sums, and what they are made of, fit into sixteen registers */
-typedef float vec __attribute__((vector_size(4 * WIDTH)));
-
-static inline vec get(const float *from) {
-    vec v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
-/* Loaded once: the compiler would load it again for each of its uses, and loads are what there is most of. */
-static inline vec in_register(vec v) {
-#ifdef __x86_64__
-    __asm__("" : "+v"(v));
-#endif
-    return v;
-}
-
-static inline float total(vec v) {
-    float part[WIDTH];
-    memcpy(part, &v, sizeof part);
-#pragma GCC unroll 4
-    for (int half = WIDTH / 2; half; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; i++) part[i] += part[i + half];
-    return part[0];
-}
 
 /* The inner products of some vectors with some others. */
 static void tile(const float *const a[ROWS], const float *const b[COLUMNS], ptrdiff_t size, float found[ROWS][COLUMNS]) {

@@ -31,7 +31,7 @@ SOURCES = [
     Path(__file__).with_name(f"{name}.c")
     for name in ("native", "winograd", "threads", "narrow", "gram", "activations")
 ]
-HEADERS = [Path(__file__).with_name("threads.h")]
+HEADERS = [Path(__file__).with_name(name) for name in ("threads.h", "vectors.h")]
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
 Sizes = tuple[int, ...]
 LOOPS = (
