@@ -137,7 +137,8 @@ def gram_work(inputs: Tensor, units: int, geometry: Geometry, positions: torch.S
 def weighted_kernel_sum(inputs: Tensor, grad: Tensor, factors: Tensor, geometry: Geometry) -> Tensor:
     """The kernel's gradient, outputs x inputs x *kernel, of all rows together, each times its factor.
 
-    Patches of a few rows at a time, and one product: with a stride, faster than torch's own by a third.
+    Patches of a few rows at a time, and one product: for 3×3 kernels with a stride, two thirds to three quarters of
+    the time of torch's own; for 1×1 kernels, now more and now less.
     """
     rows, out_channels = grad.shape[:2]
     kernel, positions, channels = geometry.kernel, grad.shape[2:], inputs.shape[1]
