@@ -11,6 +11,7 @@ from torch import Tensor
 from saltflat.bench import contenders as all_contenders
 from saltflat.bench import engines, jax_engine
 from saltflat.bench.contenders import WHOLLY_WRONG, Contender, contenders, one_by_one, relative_error, sums_of
+from saltflat.bench.processes import FailedProcessError, answer_of
 from saltflat.bench.timing import Step
 from saltflat.bench.workload import OWN_LOSS, Workload, build, check_models, input_shape, parameter_count
 from saltflat.errors import InputError
@@ -38,6 +39,30 @@ def test_all_engines_give_one_and_the_same_sum() -> None:
     assert result["parameters"] == 4_810
     for family in ("ordinary", "channels_last", "opacus", "torch.func", "fastest peer"):
         assert result["ratios"][family]["median"] > 0
+
+
+def test_a_model_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many threads as here: fails when it takes all that there are (tried)."""
+    asked: list[Any] = []
+
+    def noted(module: str, spec: dict[str, Any]) -> Any:
+        asked.append(spec)
+        return answer_of(module, spec)
+
+    monkeypatch.setattr(engines, "answer_of", noted)
+    found = engines.compare_apart("logistic", examples=8, rounds=2)
+    assert engines.is_right(found)
+    assert asked[0]["threads"] == torch.get_num_threads()
+    here = engines.compare("logistic", examples=8, rounds=2)
+    assert {key: found[key] for key in ("model", "examples", "rounds")} == {
+        key: here[key] for key in ("model", "examples", "rounds")
+    }
+    assert found.keys() == here.keys()
+
+
+def test_a_process_that_fails_says_why() -> None:
+    with pytest.raises(FailedProcessError, match="name of a model"):
+        engines.compare_apart("no-such-model", examples=8, rounds=1)
 
 
 def test_the_ratio_is_throughput_over_the_fastest_setting() -> None:

@@ -19,6 +19,8 @@ SMALL = ("bench", "--models", "mlp", "--examples", "8", "--rounds", "2", "--sect
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
     monkeypatch.setattr(timing, "LEAST_SECONDS", 0.0)  # steps of tiny models are taken once
+    # in this process, where tests can reach it; the process of its own is tested beside the engines
+    monkeypatch.setattr(tasks.engines, "compare_apart", tasks.engines.compare)
     return Inside(monkeypatch, capsys)
 
 
@@ -74,7 +76,7 @@ def test_a_bench_that_is_stopped_says_where_its_results_are(
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tasks.engines, "compare", stop)
+    monkeypatch.setattr(tasks.engines, "compare_apart", stop)
     code, out, err = run(*SMALL, "--out", str(tmp_path))
     assert (code, out) == (130, "")
     assert f"kept in {tmp_path / 'bench.json'}" in err

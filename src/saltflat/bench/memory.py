@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from saltflat.bench.fresh_process import PRIVATE_STEP
+from saltflat.bench.processes import FailedProcessError, answer_of
 from saltflat.bench.settings import Settings
-
-# A process that takes longer than this hangs: the largest one needs minutes on a slow machine.
-LONGEST_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -43,18 +38,12 @@ def in_fresh_processes(cell: Cell, repeats: int) -> dict[str, Any]:
     """The median over several processes of what `saltflat.bench.fresh_process` finds, or why it could not."""
     import torch
 
-    spec = json.dumps(asdict(cell) | {"threads": torch.get_num_threads()})
-    peaks = []
-    for _ in range(repeats):
-        done = subprocess.run(
-            [sys.executable, "-m", "saltflat.bench.fresh_process", spec],
-            capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
-            missing = "ModuleNotFoundError" in last
-            return {**asdict(cell), "peak_bytes": None, "reason": "not installed" if missing else last[:200]}
-        peaks.append(json.loads(done.stdout)["peak_bytes"])
+    spec = asdict(cell) | {"threads": torch.get_num_threads()}
+    try:
+        peaks = [answer_of("saltflat.bench.fresh_process", spec)["peak_bytes"] for _ in range(repeats)]
+    except FailedProcessError as error:
+        reason = "not installed" if "ModuleNotFoundError" in str(error) else str(error)[:200]
+        return {**asdict(cell), "peak_bytes": None, "reason": reason}
     return {**asdict(cell), "peak_bytes": statistics.median(peaks), "peaks": peaks}
 
 

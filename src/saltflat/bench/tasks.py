@@ -33,7 +33,8 @@ def tasks(settings: Settings) -> list[Task]:
 def _all(settings: Settings) -> Iterator[Task]:
     model, batch, rounds = settings.step_model, settings.step_batch, settings.method_rounds
     for name in settings.models:
-        yield Task("engines", name, partial(engines.compare, name, settings.examples, settings.rounds))
+        apart = partial(engines.compare_apart, name, settings.examples, settings.rounds)
+        yield Task("engines", name, apart)
     whole = partial(private_loop.whole_step, model, batch, settings.step_population, rounds)
     yield Task("step", "dp-sgd", whole)
     for method in settings.methods:

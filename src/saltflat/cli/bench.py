@@ -44,8 +44,9 @@ A bench that was cut off goes on where it stopped when the same command is given
 def command(out: str | None, fresh: bool, as_json: bool, quiet: bool, **sizes: Any) -> int:
     """Time and memory of private steps beside ordinary ones and beside other libraries.
 
-    Engines take turns in one process; what is shown are ratios of their times, round by round. Memory is
-    measured in a fresh process each time. Close other programs first: a busy machine widens the brackets.
+    Each model has a fresh process, in which all engines take turns; what is shown are ratios of their times,
+    round by round. Memory is measured in a fresh process each time. Close other programs first: a busy machine
+    widens the brackets.
 
     Ends with exit code 1 when a sum of gradients is wrong. A goal that is not met is only reported.
     """
