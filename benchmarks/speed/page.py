@@ -187,7 +187,7 @@ def words(results: Results) -> str:
     engines, memory = results["sections"]["engines"], results["sections"]["memory"]
     beside = [found["ratio"] for name, found in memory.items() if name != LOGICAL and found["judged"]]
     return (
-        f"{_where(results)}, in one process. In the mean over the models a private step has "
+        f"{_where(results)}, all engines of a model in one process. In the mean over the models a private step has "
         f"{_times(_mean(engines, 'ordinary'))} times the throughput of an ordinary one, "
         f"{_times(_mean(engines, 'opacus'))} times that of the fastest mode of Opacus, and "
         f"{_times(_mean(engines, 'torch.func'))} times that of torch.func. At a micro-batch of 64 it needs "

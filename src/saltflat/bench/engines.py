@@ -3,8 +3,8 @@
     python -m saltflat.bench.engines '{"model": "mlp", "examples": 64, "rounds": 3}'
 
 Each model has a process of its own, as it would have in use. What engines free lies torn between what they keep, and
-whether the next model finds memory there or must fetch it page by page depends on which models came before: measured
-last of seven, Opacus took two thirds of its time on ``vit-tiny``.
+whether the next model finds memory there or must fetch it page by page depends on which models came before: after
+five others, Opacus took two thirds of its time on ``vit-tiny``.
 """
 
 from __future__ import annotations

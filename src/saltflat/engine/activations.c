@@ -3,15 +3,9 @@
 
    Float32, numbers in a row. */
 
+#include "vectors.h"
 #include <stddef.h>
-#include <string.h>
 
-#ifdef __AVX512F__
-enum { WIDTH = 16 };
-#else
-enum { WIDTH = 8 };
-#endif
-typedef float vec __attribute__((vector_size(4 * WIDTH)));
 typedef int mask __attribute__((vector_size(4 * WIDTH)));
 
 static inline vec where(mask m, vec a, vec b) { return (vec)((m & (mask)a) | (~m & (mask)b)); }
@@ -55,32 +49,32 @@ static inline vec hyperbolic(vec x) {
         body                                                        \
     }
 
-static inline vec get(const float *from, size_t bytes) {
+static inline vec get_some(const float *from, size_t bytes) {
     vec v = {0};
-    if (bytes == sizeof v) memcpy(&v, from, sizeof v);
-    else memcpy(&v, from, bytes);
+    if (bytes == sizeof v) return get(from);
+    memcpy(&v, from, bytes);
     return v;
 }
 
-static inline void put(float *to, vec v, size_t bytes) {
-    if (bytes == sizeof v) memcpy(to, &v, sizeof v);
+static inline void put_some(float *to, vec v, size_t bytes) {
+    if (bytes == sizeof v) put(to, v);
     else memcpy(to, &v, bytes);
 }
 
 void saltflat_elu(const float *x, float *y, ptrdiff_t count, float above, float below) {
-    FOR_ALL(count, put(y + i, elu(get(x + i, some), above, below), some);)
+    FOR_ALL(count, put_some(y + i, elu(get_some(x + i, some), above, below), some);)
 }
 
 /* From what came out: its slope is y + below up to zero, and above beyond. */
 void saltflat_elu_backward(const float *g, const float *y, float *dx, ptrdiff_t count, float above, float below) {
-    FOR_ALL(count, vec v = get(y + i, some);
-            put(dx + i, get(g + i, some) * where(v <= 0.0f, v + below, all(above)), some);)
+    FOR_ALL(count, vec v = get_some(y + i, some);
+            put_some(dx + i, get_some(g + i, some) * where(v <= 0.0f, v + below, all(above)), some);)
 }
 
 void saltflat_tanh(const float *x, float *y, ptrdiff_t count) {
-    FOR_ALL(count, put(y + i, hyperbolic(get(x + i, some)), some);)
+    FOR_ALL(count, put_some(y + i, hyperbolic(get_some(x + i, some)), some);)
 }
 
 void saltflat_tanh_backward(const float *g, const float *y, float *dx, ptrdiff_t count) {
-    FOR_ALL(count, vec v = get(y + i, some); put(dx + i, get(g + i, some) * (1.0f - v * v), some);)
+    FOR_ALL(count, vec v = get_some(y + i, some); put_some(dx + i, get_some(g + i, some) * (1.0f - v * v), some);)
 }

@@ -8,25 +8,12 @@
 
    Float32, maps contiguous with the channels innermost, channels in multiples of 16. */
 
+#include "vectors.h"
 #include <stddef.h>
-#include <string.h>
 
 enum { PANEL = 16, POINTS = 16 };
-#ifdef __AVX512F__
-enum { WIDTH = 16, MOST_ROWS = 8 };
-#else
-enum { WIDTH = 8, MOST_ROWS = 6 };
-#endif
-enum { VECTORS = PANEL / WIDTH, COLUMNS = 2, PANELS = COLUMNS / VECTORS }; /* of a product that stays in registers */
-typedef float vec __attribute__((vector_size(4 * WIDTH)));
-
-static inline vec get(const float *from) {
-    vec v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
-static inline void put(float *to, vec v) { memcpy(to, &v, sizeof v); }
+/* Of a product that stays in registers. */
+enum { VECTORS = PANEL / WIDTH, COLUMNS = 2, PANELS = COLUMNS / VECTORS, MOST_ROWS = WIDTH == 16 ? 8 : 6 };
 
 /* A product of matrices. Right and result: panels of 16 columns. Left: rows x depth, in chunks of depth; either panels
    of 16 rows, or ("tall") panels of 16 in depth. */
