@@ -37,13 +37,15 @@ OWN = {
     "own sums": (winograd, "weighted_sum"),
     "own pooling": (native, "max_pool"),
     "own pooling back": (native, "max_pool_backward"),
+    "own activations": (native, "elu"),
+    "own activations back": (native, "elu_backward"),
 }
 KINDS = {
     "forward convolutions": ("mkldnn_convolution", "aten::convolution_overrideable", "own forward"),
     "backward convolutions": ("convolution_backward", "own backward"),
     "per-unit gradients of kernels": ("aten::bmm", "own gradients", "own sums"),
     "patches and other copies": ("aten::copy_", "aten::fill_", "aten::zero_"),
-    "activations and pooling": ("aten::elu", "max_pool2d", "own pooling"),
+    "activations and pooling": ("aten::elu", "max_pool2d", "own pooling", "own activations"),
     "lengths and clipped sums": ("vector_norm", "aten::mm", "aten::add_", "aten::sum", "aten::mul"),
 }
 COLOURS = ("#31688e", "#5b9bc4", "#c8553d", "#e0a458", "#8d99ae", "#588157", "#d0d0d0")
