@@ -17,10 +17,7 @@ class FailedProcessError(RuntimeError):
 
 
 def answer_of(module: str, spec: Mapping[str, Any]) -> Any:
-    """What ``python -m module`` answers to a specification: the last line it prints, as JSON.
-
-    The process has the options of this one, and ends with it: it is waited for.
-    """
+    """What ``python -m module`` answers to a specification: the last line it prints, as JSON."""
     command = [sys.executable, "-m", module, json.dumps(spec)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
     if done.returncode:
