@@ -2,4 +2,9 @@
 
 from saltflat.cli import main
 
-main()
+try:
+    main()
+finally:
+    # Ctrl-C inside text that is executed, as scipy writes it for each distribution, makes CPython end a `-m` program
+    # by the signal although the interrupt was handled. Executing any text takes that back: the exit code is ours.
+    exec("")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +24,16 @@ PLAN = ["--noise-multiplier", "4", "--delta", "1e-4", "--batch-size", "256", "--
 def told_to(stderr: str) -> list[str]:
     """The command after 'Go on with:', as a shell would read it."""
     return shlex.split(stderr.partition("Go on with: ")[2].splitlines()[0])
+
+
+def test_an_interrupt_inside_executed_text_ends_with_our_exit_code(tmp_path: Path) -> None:
+    """As when it falls into scipy, where ε is computed: without the care of `__main__` the code is -2 (tried)."""
+    early = "import click\nclick.Group.main = lambda *_, **__: exec('raise KeyboardInterrupt')\n"
+    (tmp_path / "sitecustomize.py").write_text(early)
+    done = subprocess.run(
+        SALTFLAT, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "saltflat: stopped.\n")
 
 
 @pytest.mark.slow
