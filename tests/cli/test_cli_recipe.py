@@ -57,6 +57,34 @@ def test_python_and_the_command_line_make_the_same_run(run: Inside, tmp_path: Pa
     )  # on features, as it was trained
 
 
+@pytest.mark.filterwarnings("ignore::saltflat.errors.PrivacyWarning")  # sixteen rows, and not 60,000
+def test_a_run_keeps_the_features_it_was_trained_on(
+    run: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails when rows are made by what the recipe is by now, whose width does not fit the model (tried)."""
+    write_mnist(tmp_path / "data")
+    run.answer(
+        "train", "--data", "mnist", "--data-dir", "data", "--recipe", "best", "--epsilon", "1",
+        "--population", "60000", "--out", "here", "--json",
+    )  # fmt: skip
+    evaluate = ("evaluate", "here", "--epsilon", "1", "--size", "8")
+    narrower = replace(RECIPES["mnist"], features=replace(RECIPES["mnist"].features, patches=None))
+    with monkeypatch.context() as later:
+        later.setitem(RECIPES, "mnist", narrower)
+        run.answer(*evaluate, "--json")
+    file = Path("here/run.json")
+    about = json.loads(file.read_text())
+    about["facts"]["features"]["version"] = [1, 1]
+    file.write_text(json.dumps(about))
+    assert "is the version of the features that this run saw" in run.refused(*evaluate)
+    about["facts"]["features"] = {"scales": 2}
+    file.write_text(json.dumps(about))
+    assert "are no features" in run.refused(*evaluate)
+    del about["facts"]["features"]  # a folder from before features were kept
+    file.write_text(json.dumps(about))
+    run.answer(*evaluate, "--json")
+
+
 def test_a_recipe_and_what_it_decides_exclude_each_other(run: Inside, tmp_path: Path) -> None:
     for word, value in (
         ("--method", "sai"),

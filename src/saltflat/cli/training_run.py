@@ -26,6 +26,7 @@ from saltflat.models import describe, scattering_features
 from saltflat.models.registry import build_for
 from saltflat.plan import Plan
 from saltflat.recipes import Recipe, best, features_for
+from saltflat.recipes.stored import from_dict, to_dict
 from saltflat.record.account import Account
 from saltflat.record.canonical import DamagedError
 from saltflat.record.folder import RunFolder
@@ -62,8 +63,10 @@ def load_data(options: dict[str, Any]) -> DataSet:
         )  # fmt: skip
     if data.public is not None:  # before the plan, whose population is what is left
         data = replace(data, train=separated(data.train, data.public))
-    if options.get("recipe"):
-        features: Callable[..., Any] = features_for(options.get("recipe_for") or options["data"])
+    if options.get("features") is not None:
+        features: Callable[..., Any] = from_dict(options["features"])
+    elif options.get("recipe"):
+        features = features_for(options.get("recipe_for") or options["data"])
     elif str(options.get("model") or "").startswith("scatter-") and data.train.inputs.shape[-1] >= 16:
         features = scattering_features
     else:
@@ -189,7 +192,7 @@ def resume_once(
         return run, summary_of(run, facts["data"], facts["model"])
     model, plan = rebuilt_as(told["model"]), Plan.from_dict(told["plan"])
     with same_on_all_ranks():
-        data = load_data(options) if data is None else data
+        data = load_data(options | {"features": facts.get("features")}) if data is None else data
     if announce is not None:
         announce(f"{plan.table()}\ngoing on with the run in {folder}")
     run, _ = _fitted(
@@ -235,7 +238,9 @@ def facts_for(
     options: dict[str, Any], data: DataSet, model: str, words: Iterable[str] = (*STARTED_WITH, *MAY_CHANGE)
 ) -> dict[str, Any]:
     """What the command line stores in ``run.json``, and reads again when it goes on."""
-    return {"data": data.name, "model": model, "options": said(options, words) | {"model": model}}
+    facts = {"data": data.name, "model": model, "options": said(options, words) | {"model": model}}
+    recipe = recipe_of(options)
+    return facts if recipe is None else facts | {"features": to_dict(recipe.features)}
 
 
 def account_for(options: dict[str, Any]) -> Account | None:
@@ -268,9 +273,10 @@ def checkpoint_seconds(options: dict[str, Any]) -> float:
 def data_of_run(folder: RunFolder, options: dict[str, Any], words: Iterable[str]) -> DataSet:
     """The data that the options name by ``words``, or else the data that the run was started with."""
     try:
-        stored: dict[str, Any] = facts_of(folder)["options"]
+        facts = facts_of(folder)
     except InputError:  # it was started from Python
-        stored = {}
+        facts = {"options": {}}
+    stored: dict[str, Any] = facts["options"]
     chosen = {word: options[word] for word in words}
     if options["data"] is None:
         if "data" not in stored:
@@ -285,13 +291,13 @@ def data_of_run(folder: RunFolder, options: dict[str, Any], words: Iterable[str]
         options["data"] is None or Path(options["data"]).is_dir()
     ):  # other images, of the size that was trained on
         chosen["image_size"] = stored.get("image_size")
-    # which features the run was trained on, to be made of these or other rows
-    features = {
+    # which features the run was trained on, to be made of these or other rows; older folders name the recipe alone
+    trained_on = {
         "model": stored.get("model"),
         "recipe": stored.get("recipe"),
         "recipe_for": stored.get("data"),
     }
-    return load_data(chosen | features)
+    return load_data(chosen | trained_on | {"features": facts.get("features")})
 
 
 def facts_of(folder: RunFolder) -> dict[str, Any]:
