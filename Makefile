@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check lint types docs papers clean
+.PHONY: help quickstart test check lint types sanitize docs papers clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ lint: $(READY) ## ruff
 
 types: $(READY) ## mypy, strict
 	@$(BIN)/mypy
+
+sanitize: $(READY) ## the loops in C, compiled with checks of memory and arithmetic (gcc)
+	@$(BIN)/python tests/engine/under_sanitizers.py
 
 docs: $(READY) ## the documentation as HTML in site/; a broken link is an error
 	@$(BIN)/python -m mkdocs build --strict --quiet
