@@ -56,7 +56,7 @@ def _engines() -> dict[tuple[str, str], tuple[Callable[[Workload, int], Step], t
         ("opacus", "hooks"): (opacus_hooks, (64,)),
         ("opacus", "ghost"): (opacus_ghost, (64, 256)),
         ("torch.func", ""): (torch_func, (16, 64)),
-        ("jax-privacy", ""): (jax_engine.clipped_gradient, (1, 4)),
+        ("jax-privacy", ""): (jax_engine.clipped_gradient, (1, 256)),
     }
 
 
