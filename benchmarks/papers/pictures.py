@@ -17,6 +17,7 @@ from papers.registry import ROOT, Registry
 FOLDER = ROOT / "docs" / "pictures"
 INK, GREY, GRID = "#1f2933", "#6b7785", "#d9dee4"
 BLUE, ORANGE, GREEN = "#3f67a3", "#c4573a", "#3b8258"
+COLOURS = {"DP-SGD": BLUE, "DP-SAT": ORANGE, "SAI": GREEN}
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ def pictures(registry: Registry, results: Path = RESULTS) -> list[Picture]:
         Picture(
             "results-averages.svg", "Averages of iterates against steps, and against the cycle length",
             averages(results), draw_averages,
+        ),
+        Picture(
+            "results-courses.svg", "Test accuracy after each epoch, run by run, by method and ε",
+            courses(registry, results), draw_courses,
         ),
         Picture(
             "results-sharpness.svg", "Sharpness against epochs under DP-SAT, for three budgets",
@@ -153,13 +158,15 @@ def draw_paper_and_ours(rows: list[dict[str, Any]]) -> Any:
 def averages(results: Path) -> dict[str, Any]:
     """DP-SWA's linear and logistic regressions, as far as they were run; reduced ones where there is no full one."""
     found: dict[str, Any] = {}
-    linear = "dp-swa-table1" if result_files("dp-swa-table1-eps8", results) else "dp-swa-table1-reduced"
+    # at C = 17 first: at C = 1 DP-SGD does not come near, and an average of its iterates shows nothing
+    kinds = ("dp-swa-table1-clip17", "dp-swa-table1", "dp-swa-table1-reduced")
+    linear = next((kind for kind in kinds if result_files(f"{kind}-eps8", results)), kinds[-1])
     for epsilon in (1, 8):
         runs = _runs(f"{linear}-eps{epsilon}", results)
         if runs:
             size = runs[0]["settings"].get("dimension", 256)
             found[f"linear {epsilon}"] = {
-                "reduced": runs[0]["reduced"],
+                "reduced": runs[0]["reduced"], "clip_norm": runs[0]["settings"].get("clip_norm", 1.0),
                 "iterate": _curve(runs, "loss", size), "average": _curve(runs, "average_loss", size),
                 "by_cycle": _by_cycle(runs),
             }  # fmt: skip
@@ -190,7 +197,8 @@ def draw_averages(found: dict[str, Any]) -> Any:
             cycles.loglog(*zip(*told["by_cycle"]), "o-", color=colour, label=f"ε = {epsilon}")
         steps.set(xlabel="private steps", ylabel="squared distance to the generating weights")
         reduced = any(told.get("reduced") for told in found.values())
-        steps.set_title("Linear regression" + (", reduced" if reduced else ""))
+        clip_norm = next(told["clip_norm"] for key, told in found.items() if key.startswith("linear"))
+        steps.set_title(f"Linear regression, C = {clip_norm:g}" + (", reduced" if reduced else ""))
         steps.legend(fontsize=8)
         cycles.set(xlabel="cycle length c", ylabel="squared distance of the average")
         cycles.set_title("The same, by cycle length")
@@ -208,6 +216,44 @@ def draw_averages(found: dict[str, Any]) -> Any:
         axes[-1].set(xlabel="cycle length c", ylabel="test accuracy, %")
         axes[-1].set_title("Logistic regression, Fashion-MNIST")
         axes[-1].legend(fontsize=8)
+    return figure
+
+
+# --- courses ----------------------------------------------------------------------------------------
+
+
+def courses(registry: Registry, results: Path) -> dict[str, Any]:
+    """SAI's Table 1: accuracy after each epoch, for each row of which two methods were run at full scale."""
+    found: dict[str, Any] = {}
+    for table in registry.tables.values():
+        if not table.name.startswith("sai-table1") or table.scale != "full":
+            continue
+        for cell in table:
+            runs = [] if cell.work is None else _runs(cell.work, results)
+            curves = [
+                [[row["epoch"], round(100 * row["accuracy"], 2)] for row in run["history"]] for run in runs
+            ]
+            if curves:
+                panel = found.setdefault(f"{table.short}, {cell.row}", {})
+                panel[cell.column] = {"runs": curves, "paper": cell.value}
+    return {title: panel for title, panel in found.items() if len(panel) > 1}
+
+
+def draw_courses(found: dict[str, Any]) -> Any:
+    """One panel a row of the table, one line a run; at the right edge what the paper reports."""
+    figure, several = _panels(len(found), 4.4, 4.0)
+    for axes, (title, panel) in zip(several, found.items()):
+        for method, told in panel.items():
+            for number, points in enumerate(told["runs"]):
+                label = method if number == 0 else None
+                axes.plot(*zip(*points), color=COLOURS[method], lw=1.4, label=label)
+            if told["paper"] is not None:
+                last = told["runs"][0][-1][0]
+                axes.plot(1.03 * last, told["paper"], "D", ms=5, mfc="white", color=COLOURS[method])
+        axes.plot([], [], "D", ms=5, mfc="white", color=GREY, label="paper")
+        axes.set(xlabel="epoch", ylabel="test accuracy, %")
+        axes.set_title(title.replace(", 30 epochs", ""), fontsize=10)
+        axes.legend(fontsize=8)
     return figure
 
 
@@ -272,11 +318,10 @@ def epochs(registry: Registry, results: Path) -> dict[str, Any]:
 def draw_epochs(found: dict[str, Any]) -> Any:
     """One panel a table, one line a method."""
     figure, several = _panels(len(found), 6.4, 4.0)
-    colours = {"DP-SGD": BLUE, "DP-SAT": ORANGE, "SAI": GREEN}
     for axes, (title, curves) in zip(several, found.items()):
         for method, points in curves.items():
             at, mean, deviation = zip(*points)
-            axes.errorbar(at, mean, yerr=deviation, fmt="o-", color=colours[method], capsize=2, label=method)
+            axes.errorbar(at, mean, yerr=deviation, fmt="o-", color=COLOURS[method], capsize=2, label=method)
         ticks = sorted({point[0] for points in curves.values() for point in points})
         axes.set_xscale("log")
         axes.set_xticks(ticks, [str(tick) for tick in ticks])

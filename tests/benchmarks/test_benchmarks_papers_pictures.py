@@ -32,6 +32,10 @@ def made_up(results: Path) -> None:
                 average_accuracy=0.74,
                 by_cycle=accuracies,
             )
+        for method in ("dp-sgd", "sai"):
+            course = [{"epoch": float(e), "accuracy": 0.3 + e / 100} for e in range(1, 5)]
+            work = f"sai-table1-cifar10-cnn-selu-eps1-{method}"
+            keep(results, work, number, accuracy=0.34, history=course)
         for name in ("inf", "eps8", "eps1"):
             rows = [{"epoch": e, "sharpness": 10 + (e - 5) ** 2, "loss": 2 / (e + 1)} for e in range(1, 21)]
             keep(results, f"sai-figure2-reduced-{name}", number, sharpness=rows)
@@ -55,7 +59,7 @@ def test_every_picture_can_be_drawn(tmp_path: Path) -> None:
     made_up(results)
     drawn = pictures.pictures(load(), results)
     assert [p.name for p in drawn] == [
-        f"results-{name}.svg" for name in ("paper-and-ours", "averages", "sharpness", "epochs")
+        f"results-{name}.svg" for name in ("paper-and-ours", "averages", "courses", "sharpness", "epochs")
     ]
     (folder / "results-old.svg").write_text("no longer drawn", encoding="utf-8")
     pictures.write_all(drawn, folder)
@@ -67,3 +71,17 @@ def test_every_picture_can_be_drawn(tmp_path: Path) -> None:
         0.7501,
     ]  # the mean over two runs; the failed one is left out
     assert told["linear 1"]["average"][-1][1] < told["linear 1"]["iterate"][-1][1]
+
+
+def test_the_picture_of_averages_is_of_the_clip_norm_at_which_dp_sgd_arrives(tmp_path: Path) -> None:
+    """Fails when the runs at C = 1, where averages only show how far the iterates had to go, come first (tried)."""
+    made_up(tmp_path)
+    by_cycle = dict.fromkeys(map(str, CYCLES), 8.0)
+    history = [{"step": step, "loss": 22.0, "average_loss": 8.0} for step in (1, 2)]
+    settings = {"clip_norm": 17.0}
+    for epsilon in (1, 8):
+        work = f"dp-swa-table1-clip17-eps{epsilon}"
+        keep(tmp_path, work, 1, history=history, by_cycle=by_cycle, settings=settings)
+    told = pictures.averages(tmp_path)
+    assert told["linear 1"]["clip_norm"] == 17.0
+    assert {distance for _, distance in told["linear 1"]["by_cycle"]} == {8.0}
