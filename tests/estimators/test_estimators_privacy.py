@@ -20,6 +20,7 @@ from saltflat.errors import InputError, PrivacyWarning
 from saltflat.estimators.rows import Surveying, TableRows
 from saltflat.estimators.scaling import Scaler
 from saltflat.plan import Budget, Phase, Plan, Poisson, Survey
+from saltflat.record.account import ReservationError
 from saltflat.record.agreement import check_agreement, check_entries
 from saltflat.record.ledger import Ledger, LedgerError
 from saltflat.training.build import build_mechanism
@@ -218,6 +219,32 @@ def test_an_account_is_charged_for_the_survey_too(tmp_path: Path, monkeypatch: p
     assert account.balance().share == pytest.approx(0.8, abs=0.03)
     with pytest.raises(sf.SaltflatError, match="overdrawn"):
         sf.PrivateClassifier(0.8, population=200, classes=[0, 1], steps=2, account=account).fit(X, y)
+
+
+def test_a_survey_that_was_released_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off between the survey and the first step. Fails when steps alone count as releases (tried: the account
+    gave back what had paid for the bounds, and the folder was taken for one without a run in it).
+    """
+    monkeypatch.setenv("SALTFLAT_BUDGETS", str(tmp_path / "budgets"))
+    account = sf.Account.create("blobs", epsilon=3.0, delta=1e-4)
+    X, y = two_blobs()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model = sf.PrivateClassifier(1.0, population=200, classes=[0, 1], account=account, out=tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr("saltflat.training.step.Loop.query", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, y)
+    ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    assert (ledger.surveys, ledger.releases) == (1, 0)
+    (held,) = account.balance().held
+    with pytest.raises(ReservationError, match="stays spent"):
+        account.give_back(held.reservation)
+    (tmp_path / "run" / "plan.json").unlink()
+    with pytest.raises(InputError, match="already holds a run"):
+        model.fit(X, y)
 
 
 def test_scaling_is_a_function_of_one_row() -> None:

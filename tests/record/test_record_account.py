@@ -77,6 +77,32 @@ def test_a_process_that_is_killed_in_the_middle_of_a_write_harms_nobody(tmp_path
     assert counts == [0, 0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2]
 
 
+def test_two_writes_in_a_row_that_fail_harm_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chain may be ahead of its head by one entry. Fails when the next change does not bring the head up first
+    (tried: the account then says that it was cut or exchanged).
+    """
+    account = Account.create("full-disk", 1.0, 1e-6, budgets=tmp_path)
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("saltflat.record.account.write_whole", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                account.reserve(CHARGE)
+    assert len(account.balance().held) == 1  # it was on the disk, and the second was not begun
+    account.reserve(CHARGE)
+    assert len(account.balance().held) == 2
+
+
+def test_what_costs_less_than_can_be_told_leaves_the_account_readable(tmp_path: Path) -> None:
+    """A plan may cost ε = 0 at its δ. Fails when such a charge is refused on reading (tried)."""
+    account = Account.create("small", 1.0, 1e-6, budgets=tmp_path)
+    account.reserve(charge(epsilon=0.0))
+    assert len(Account.open("small", budgets=tmp_path).balance().live) == 1
+
+
 def test_the_numbers_of_a_refusal(tmp_path: Path) -> None:
     account = Account.create("a", 1.0, 1e-6, budgets=tmp_path)
     account.reserve(charge(6.0))

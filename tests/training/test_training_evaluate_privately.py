@@ -293,6 +293,49 @@ def test_a_run_and_its_evaluation_make_one_claim(run: sf.Run, tmp_path: Path) ->
         sf.evaluate_privately(run, small_data(), epsilon=0.5, delta=1e-5, size=40)
 
 
+def test_a_run_over_clients_is_evaluated_by_clients(tmp_path: Path) -> None:
+    """ε of a row and ε of a client add up to nothing. Fails when rows are counted, or when `verify` adds up (tried)."""
+    data = small_data()
+    clients = sf.federated.partition(data, 10, by="iid")
+    plan = plans.dp_fedavg(noise_multiplier=3.0, delta=1e-3, clients=10, rate=0.5, rounds=1, local_epochs=1)
+    run = sf.federate(small_net(), clients, plan, out=tmp_path / "run", progress=False)
+    with pytest.raises(InputError, match="protects a client"):
+        sf.evaluate_privately(run, data, epsilon=0.5, delta=1e-5, size=10)
+    owners = torch.arange(40) // 4
+    found = sf.evaluate_privately(run, data, epsilon=0.5, delta=1e-5, size=10, groups=owners)
+    assert (found.unit, found.size) == ("client", 10)
+    assert "declared private clients" in str(found)
+    assert sf.verify(tmp_path / "run").passed
+    ledger = Ledger.read(tmp_path / "run" / "evaluations.jsonl")
+    (tmp_path / "run" / "evaluations.jsonl").unlink()
+    rewritten = Ledger(tmp_path / "run" / "evaluations.jsonl")
+    for entry in ledger.entries:  # as an earlier version wrote it
+        facts = {k: v for k, v in entry.items() if k not in ("entry", "kind", "previous", "hash")}
+        rewritten.record(entry["kind"], **facts | ({"unit": "example"} if "unit" in facts else {}))
+    rewritten.close()
+    verdict = sf.verify(tmp_path / "run")
+    assert "evaluations" in verdict.failed
+    assert "cannot be added up" in str(verdict)
+
+
+def test_a_bare_module_and_the_folder_of_a_run_do_not_meet(run: sf.Run, tmp_path: Path) -> None:
+    """In either order, the record of one would stand under the plan of the other, and `verify` would fail for good."""
+    settings: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-5, "size": 40}
+    with pytest.raises(InputError, match="is the folder of a run"):
+        sf.evaluate_privately(run.model, small_data(), out=run.folder, **settings)
+    sf.evaluate_privately(run.model, small_data(), out=tmp_path / "module", **settings)
+    with pytest.raises(InputError, match="already holds evaluations"):
+        sf.fit(small_net(), small_data(), run.plan, out=tmp_path / "module", progress=False)
+    assert (tmp_path / "module" / "evaluations.jsonl").exists()
+
+
+def test_ranks_do_not_each_release_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("saltflat.training.checks.several", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    with pytest.raises(InputError, match="is not for several ranks"):
+        sf.evaluate_privately(small_net(), small_data(), epsilon=0.5, delta=1e-5)
+
+
 # --- labels -------------------------------------------------------------------------------------------
 
 

@@ -157,7 +157,8 @@ def _unsampled_bound(events: Sequence[SampledGaussian], delta: float, relation: 
 
     One Gaussian with mean shift μ has δ(ε) <= Φ(μ/2 − ε/μ) (Balle & Wang 2018, theorem 5).
     """
-    step = 2.0 if relation == "replace-one" else 1.0
+    # under a cap one more row may push another out, which moves the sum by two clip norms
+    step = 2.0 if relation == "replace-one" or any(event.cap is not None for event in events) else 1.0
     parts = [math.sqrt(event.steps) / event.noise_multiplier for event in events]
     shift = step * math.hypot(*parts)
     # the normal quantile of a δ below the least it can take is bounded by sqrt(2 log 1/δ)

@@ -90,6 +90,16 @@ class Randomness:
         self.noise.set_state(state["noise"])
 
 
+def seed_torch(seed: int | None) -> None:
+    """What a model and augmentations draw by themselves, from torch's own generators: anew, or from a test's seed.
+
+    Dropout masks are dealt by place in the batch, so one more row changes the masks of all that come after it. While
+    nobody can know them, every row's masks are as likely in both worlds, and rows move the sum by the clip norm at
+    most. Under a known seed one row would move it by many times that.
+    """
+    torch.manual_seed(secrets.randbits(63) if seed is None else seed)
+
+
 # What a forked child must not share with its parent.
 _unseeded: weakref.WeakSet[Randomness] = weakref.WeakSet()
 

@@ -195,6 +195,7 @@ class Account:
     def _changing(self) -> Iterator[tuple[Balance, Callable[..., None]]]:
         with waited_for(self._lock):
             ledger, balance = self._read()
+            self._write_head(ledger)  # after a crash it is an entry behind, and must not fall back by two
             yield balance, lambda kind, **facts: self._write(ledger, kind, **facts)
 
     def _write(self, ledger: Ledger, kind: str, **facts: Any) -> None:
@@ -202,7 +203,12 @@ class Account:
             ledger.record(kind, **facts, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         finally:
             ledger.close()
-        write_whole(self._head, f"{len(ledger.entries)} {ledger.head}\n".encode())
+        self._write_head(ledger)
+
+    def _write_head(self, ledger: Ledger) -> None:
+        head = f"{len(ledger.entries)} {ledger.head}\n".encode()
+        if not self._head.exists() or self._head.read_bytes() != head:
+            write_whole(self._head, head)
 
     def _read(self) -> tuple[Ledger, Balance]:
         ledger = Ledger.read(self.path, cut_short=True)
@@ -301,9 +307,9 @@ def _shows_nothing(folder: Path | None, reservation: str) -> bool:
     for name in ("ledger.jsonl", "evaluations.jsonl"):
         if folder is None or not (folder / name).exists():
             continue
-        entries = Ledger.read(folder / name, cut_short=True).entries
-        mine = [entry for entry in entries if entry.get("reservation") == reservation]
-        if any(entry["kind"] == "release" for entry in entries if mine):
+        ledger = Ledger.read(folder / name, cut_short=True)
+        mine = [entry for entry in ledger.entries if entry.get("reservation") == reservation]
+        if mine and not ledger.shows_nothing:
             raise ReservationError(
                 f"The run in {folder} has recorded releases: what it reserved is spent, and stays spent."
             )

@@ -90,8 +90,8 @@ class Charge:
         try:
             events = tuple(SampledGaussian(**event) for event in entry["events"])
             cost, delta = float(entry["epsilon"]), float(entry["delta"])
-            if not (events and 0 < cost < math.inf and 0 < delta < 1):
-                raise ValueError("it costs nothing, or no number")
+            if not (events and 0 <= cost < math.inf and 0 < delta < 1):
+                raise ValueError("it costs no number")
             return Charge(events, cost, delta, entry["relation"], entry["unit"], str(entry["what"]))
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerError(

@@ -18,6 +18,7 @@ from saltflat.record.atomic import append, clear_partials, open_to_append, write
 from saltflat.record.canonical import DamagedError, file_hash, no_run, parsed, spelled
 from saltflat.record.certificate import FILES, Certificate
 from saltflat.record.checkpoint import Checkpoints
+from saltflat.record.evaluations import FILE as EVALUATIONS
 from saltflat.record.ledger import Ledger, LedgerError
 from saltflat.record.lock import NAME as LOCK
 from saltflat.record.lock import FolderLock
@@ -67,6 +68,12 @@ class RunFolder:
                 "out", str(path), "a folder without a run in it", problem="already holds a run",
                 cure="Choose another name; go on with that run by resume instead of out; or remove that folder.",
             )  # fmt: skip
+        if folder.file(EVALUATIONS).exists():
+            folder.let_go()
+            raise InputError(
+                "out", str(path), "a folder without a run in it", problem="already holds evaluations of another model",
+                cure="Choose another name: what they cost stays on record there.",
+            )  # fmt: skip
         folder.file("ledger.jsonl").unlink(missing_ok=True)  # of a run that was cut off before it began
         folder.checkpoints.remove()
         return folder
@@ -93,7 +100,7 @@ class RunFolder:
         if not self.file("ledger.jsonl").exists():
             return False
         try:
-            return self.read_ledger(cut_short=True).releases > 0
+            return not self.read_ledger(cut_short=True).shows_nothing
         except LedgerError:
             return True
 

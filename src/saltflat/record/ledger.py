@@ -31,6 +31,8 @@ from saltflat.record.canonical import (
 
 FORMAT = 1
 GENESIS = "0" * 64
+SPENDING = ("release", "survey")
+"""The kinds of entries that record something computed from rows, with noise."""
 
 
 class LedgerError(SaltflatError):
@@ -140,6 +142,11 @@ class Ledger:
         return len(self.of_kind("release"))
 
     @property
+    def shows_nothing(self) -> bool:
+        """Whether nothing that was computed from rows is on record, no release and no survey."""
+        return not any(entry["kind"] in SPENDING for entry in self.entries)
+
+    @property
     def surveys(self) -> int:
         """How many surveys are recorded: at most one, before the first release."""
         return len(self.of_kind("survey"))
@@ -158,7 +165,7 @@ class Ledger:
         """What the recorded releases cost, for an accountant; equal neighbours are taken together."""
         run: SampledGaussian | None = None
         for entry in self.entries:
-            if entry["kind"] not in ("release", "survey"):
+            if entry["kind"] not in SPENDING:
                 continue
             try:
                 noises = (

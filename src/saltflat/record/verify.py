@@ -312,6 +312,13 @@ class _Verifier:
             raise DamagedError(f"{EVALUATIONS} is that of another run.")
         stated = record.of_kind("evaluation")
         for entry, event in zip(stated, evaluation_events(record)):
+            for word in ("unit", "relation"):  # ε of one unit and of another do not add up to anything
+                if entry.get(word) != getattr(plan.budget, word):
+                    raise Outcome(
+                        "failed",
+                        f"entry {entry['entry']} has the {word} {entry.get(word)!r}, and the plan "
+                        f"{getattr(plan.budget, word)!r}: what they cost cannot be added up.",
+                    )
             cost = epsilon([event], entry["delta"])
             if not cost <= entry["epsilon"] * (1 + ROUNDING):
                 raise Outcome(

@@ -29,7 +29,7 @@ from saltflat.record.balance import Charge
 from saltflat.record.evaluations import FILE, composed, entry_of, evaluations_in, spent_on_evaluations
 from saltflat.record.folder import RunFolder
 from saltflat.record.ledger import Ledger
-from saltflat.training.checks import check_provenance
+from saltflat.training.checks import check_alone, check_provenance
 from saltflat.training.evaluate import BATCH, evaluating, with_weights
 from saltflat.training.losses import logits_of
 from saltflat.training.run import Run
@@ -129,6 +129,7 @@ def evaluate_privately(
     >>> found.epsilon <= 0.5, round(found.total_epsilon, 1), 0 <= found.accuracy <= 1
     (True, 8.5, True)
     """
+    check_alone("evaluate_privately")  # every rank would release a count of its own
     run = model if isinstance(model, Run) else None
     module = run.model if run is not None else model
     if not isinstance(module, nn.Module):
@@ -141,6 +142,11 @@ def evaluate_privately(
         raise InputError(
             "out", str(out), "no folder, because the run has its own", problem="is given beside a run",
             cure=f"All evaluations of this run are recorded in {run.folder}.",
+        )  # fmt: skip
+    if run is None and out is not None and (Path(out) / "plan.json").exists():
+        raise InputError(
+            "out", str(out), "another folder, or none", problem="is the folder of a run, and a bare module is given",
+            cure=f"Evaluate the run: sf.Run.load({str(out)!r}).",
         )  # fmt: skip
     check_tier(randomness)
     if size is not None:
@@ -184,13 +190,13 @@ def evaluate_privately(
 
 
 def _units(data: Any, groups: Any, run: Run | None) -> Source:
-    """Rows, or people where somebody says whose rows they are. A run and its evaluation protect the same unit."""
+    """Rows, or people or clients by the ids of their rows. A run and its evaluation protect the same unit."""
     source = as_source(data)
     ids = groups if groups is not None else getattr(source, "groups", None)
     wanted = None if run is None else run.plan.budget.unit
-    if wanted == "person" and ids is None:
+    if wanted in ("person", "client") and ids is None:
         raise InputError(
-            "groups", None, "an id for each row, because the run protects a person", problem="is missing"
+            "groups", None, f"an id for each row, because the run protects a {wanted}", problem="is missing"
         )
     if wanted == "example" and groups is not None:
         raise InputError("groups", groups, "no groups, because the run protects single rows")
@@ -200,6 +206,8 @@ def _units(data: Any, groups: Any, run: Run | None) -> Source:
 def _claim(epsilon: float, delta: float, size: int | None, source: Source, run: Run | None) -> Budget:
     relation: Relation = "zero-out" if size is None else "add-remove"
     unit: Unit = "person" if isinstance(source, People) else "example"
+    if run is not None:
+        unit = run.plan.budget.unit
     budget = Budget(epsilon, delta, relation, unit)
     if math.isinf(epsilon):
         raise InputError(

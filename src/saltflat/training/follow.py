@@ -21,6 +21,7 @@ from saltflat.data.source import Source, as_source
 from saltflat.engine.frame import Frame
 from saltflat.errors import LostRankError, PrivacyWarning, SaltflatError
 from saltflat.mechanism.exact import Grid
+from saltflat.mechanism.randomness import seed_torch
 from saltflat.plan import Plan
 from saltflat.ranks.group import Group, own_part, shard
 from saltflat.ranks.stopping import ending_in_order
@@ -133,8 +134,8 @@ class Follower:
     def _start(self, task: Task) -> None:
         state = self.model.state_dict()
         self.model.load_state_dict(self.group.shared(state, None))
-        if task.seed is None:  # what a model draws by itself should not be the same on two ranks
-            torch.manual_seed(seed_of_rank(torch.initial_seed(), self.group.rank, 0))
+        if task.seed is None:  # what a model draws by itself is not the same on two ranks, and not known
+            seed_torch(None)
 
     def _take_weights(self) -> Mapping[str, Tensor]:
         assert self.sums is not None

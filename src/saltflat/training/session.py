@@ -14,7 +14,7 @@ import torch
 
 from saltflat.engine.batch import LossFunction
 from saltflat.errors import InputError
-from saltflat.mechanism.randomness import TIER_FAST
+from saltflat.mechanism.randomness import TIER_FAST, seed_torch
 from saltflat.methods.optimizers import OptimizerFactory
 from saltflat.record.certificate import Certificate, certify
 from saltflat.record.folder import RunFolder
@@ -144,8 +144,7 @@ def opened_session(
     out, seed = settings.get("out"), settings.get("seed")
     tier = settings.get("randomness") or TIER_FAST
     loop_with = reserving(loop_in(tier), spending, out)
-    if seed is not None:
-        torch.manual_seed(seed)
+    seed_torch(seed)
     if out is None:
         ledger = Ledger()
         facts = settings.get("facts")
@@ -197,6 +196,7 @@ def resumed(
                              cure="Leave the seed out.")  # fmt: skip
         check_seed(stored)
         tier = settings.get("randomness") or facts["setup"]["randomness"]
+        seed_torch(stored)  # a seeded run then goes on where its generators stood
         loop = loop_in(tier)(ledger, stored)
         check_setup(loop, facts, stored)
         about = folder.read_json("run.json") or {}
