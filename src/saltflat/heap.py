@@ -35,7 +35,10 @@ def set_thresholds(kept: int, on_the_heap: int) -> None:
     trim_threshold, mmap_threshold = -1, -3  # as in malloc.h
     library = ctypes.CDLL(None)
     library.mallopt(trim_threshold, kept)
-    library.mallopt(mmap_threshold, on_the_heap)
+    if not library.mallopt(
+        mmap_threshold, on_the_heap
+    ):  # older versions take no more than half a thread's heap
+        library.mallopt(mmap_threshold, min(on_the_heap, 2**25))
 
 
 def one_heap_for_all_threads() -> None:

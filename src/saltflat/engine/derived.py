@@ -9,12 +9,15 @@ every unit's gradient through the graph is many times the work of an ordinary st
   Nobody has to declare that: the numbers are fitted to how the graph answers to two random vectors, and kept
   only if they explain both answers. Two linear maps that agree on a random vector are the same map.
 
+Where a unit's gradient is nearly all mean, as that of a blank image, the rest is a difference of large numbers. Such
+units are found, and both their norms and their sums are taken in float64, from what the form leaves of them.
+
 Everything else is pulled back unit by unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +25,8 @@ import torch
 from torch import Tensor
 
 from saltflat.engine import native
-from saltflat.engine.ghost import Centred, GhostMoments, Moments
+from saltflat.engine.ghost import CANCELLATION, Centred, GhostMoments, Moments
+from saltflat.engine.lengths import lengths
 from saltflat.engine.uses import DirectUse, KernelUse, RowUse, Use
 
 # Numbers in the diagonal gradients that are carried back at once.
@@ -47,7 +51,7 @@ def pulled_back(
             notes[key] = _forms(weight, parents)
         forms = notes[key]
         if forms is not None:
-            shared = _Graph(weight, parents, use)
+            shared = _Graph(weight, parents, use, forms)
             name = f"{use.rule} (derived weight)"
             return [
                 (p, _FormedUse(shared, place, f, name)) for place, (p, f) in enumerate(zip(parents, forms))
@@ -115,26 +119,31 @@ class _Form:
         ours = ((self.own - self.rest) * product)[:, :, None] * along
         return left.mul_(self.rest[:, None]).add_(ours)
 
-    def squared_norms(self, moments: Moments) -> Tensor:
-        """The squared norms of ``Jᵀ g`` of each unit; overstated by a rounding, never understated."""
-        mean, along, length = moments
+    def squared_norms(self, along: Tensor, rest: Tensor) -> Tensor:
+        """The squared norms of ``Jᵀ g`` of each unit, from squared lengths along the weight and of the rest."""
         squared = (self.own.square() * along).sum(1)
-        if self.rest is None:
-            return squared
-        slack = 16 * torch.finfo(length.dtype).eps
-        left = (length - mean - along).clamp(min=0) + slack * length
-        return squared + (self.rest.square() * left).sum(1)
+        return squared if self.rest is None else squared + (self.rest.square() * rest).sum(1)
 
 
 def moments_of(grads: Tensor, along: Tensor) -> Moments:
-    """Of units x channels x numbers."""
-    size = grads.shape[2]
+    """Of units x channels x numbers, each within a few roundings of the squared length."""
+    units, channels, size = grads.shape
     if native.fits(grads, along):
         total, product, squared = native.moments(grads, along)
-        return total.square() / size, product.square(), squared
-    sides = torch.stack([torch.full_like(along, size**-0.5), along], dim=2)
-    mean, product = torch.bmm(grads.transpose(0, 1), sides).square().permute(2, 1, 0)
-    return mean, product, torch.linalg.vector_norm(grads, dim=2).square()
+    else:
+        total, product = grads.sum(2), torch.bmm(grads.transpose(0, 1), along[:, :, None]).squeeze(2).mT
+        squared = lengths(grads.reshape(-1, size)).square().view(units, channels).to(grads.dtype)
+    return total.square() / size, product.square(), squared
+
+
+def rest_of(moments: Moments, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Units x channels: the squared length of what is neither mean nor along the weight, overstated by a rounding and
+    never understated; and the units in which it is too small a difference. ``scale`` is what each channel counts.
+    """
+    mean, along, length = moments
+    rest = (length - mean - along).clamp(min=0) + 16 * torch.finfo(length.dtype).eps * length
+    enough = (rest * scale).sum(1) >= CANCELLATION * (length * scale).sum(1)
+    return rest, ~(enough & torch.isfinite(length).all(1))
 
 
 def _forms(weight: Tensor, parents: Sequence[Tensor]) -> list[_Form] | None:
@@ -144,12 +153,9 @@ def _forms(weight: Tensor, parents: Sequence[Tensor]) -> list[_Form] | None:
     channels = len(weight)
     if any(p.shape != weight.shape and p.numel() != channels for p in parents):
         return None
-    flat = weight.detach().flatten(1)
-    mean = flat.mean(1)
-    length = torch.linalg.vector_norm(flat - mean[:, None], dim=1)
-    if not bool((length > 0).all()):
+    centred = centred_of(weight.detach())
+    if not bool((centred.length > 0).all()):
         return None
-    centred = Centred((flat - mean[:, None]) / length[:, None], mean, length)
     # Fixed directions: what is computed must not depend on how often somebody drew before. The probe makes draws
     # constant, but not these.
     with torch._C.DisableTorchFunction():
@@ -172,6 +178,14 @@ def _forms(weight: Tensor, parents: Sequence[Tensor]) -> list[_Form] | None:
             return None
         forms.append(form)
     return forms
+
+
+def centred_of(weight: Tensor) -> Centred:
+    """The weight without its mean, channel by channel."""
+    flat = weight.flatten(1)
+    mean = flat.mean(1)
+    length = torch.linalg.vector_norm(flat - mean[:, None], dim=1)
+    return Centred((flat - mean[:, None]) / length[:, None], mean, length)
 
 
 def _fit_kernel(weight: Centred, tries: list[Tensor], answers: list[Tensor]) -> _Form | None:
@@ -214,27 +228,71 @@ class _Graph:
     weight: Tensor
     parents: Sequence[Tensor]
     use: Use
-    _moments: Moments | None = None
+    forms: Sequence[_Form]
+    _lengths: tuple[Tensor, Tensor] | None = None
+    _doubtful: Tensor | None = None  # the units whose gradients nearly vanish in the derivation
     _sums: list[tuple[Tensor, tuple[Any, ...]]] = field(default_factory=list)
 
-    def moments(self, weight: Centred) -> Moments:
-        """The moments of the gradients, which all parents of the weight ask for."""
-        if self._moments is None:
-            if isinstance(self.use, GhostMoments):
-                self._moments = self.use.moments(weight)
-            elif isinstance(self.use, KernelUse):  # as they lie in memory
-                along = self.use.as_stored(weight.along.view(self.weight.shape)).flatten(1)
-                self._moments = moments_of(self.use.grads.flatten(2), along)
-            else:
-                self._moments = moments_of(self.use.gradients().flatten(2), weight.along)
-        return self._moments
+    def squared_lengths(self) -> tuple[Tensor, Tensor]:
+        """By unit and channel, along the weight and of the rest: what all parents of the weight ask for."""
+        if self._lengths is None:
+            moments, doubtful = self._moments()
+            scales = [form.rest.square() for form in self.forms if form.rest is not None]
+            along, scale = moments[1], scales[0] if scales else torch.ones_like(moments[1][0])
+            rest, vanishing = rest_of(moments, scale)
+            doubtful = vanishing if doubtful is None else doubtful | vanishing
+            if bool(doubtful.any()):
+                self._doubtful, along, rest = doubtful, along.double(), rest.double()
+                for units, product, left in self._in_float64(doubtful):
+                    along[units], rest[units] = product.square(), left.square().sum(2)
+            self._lengths = along, rest
+        return self._lengths
 
-    def weighted_sums(self, factors: Tensor) -> tuple[Any, ...]:
-        """``Jᵀ Σ cᵢ gᵢ`` for each parent; flat clipping asks for the same factors each time."""
+    def _moments(self) -> tuple[Moments, Tensor | None]:
+        weight = self.forms[0].weight
+        if isinstance(self.use, GhostMoments):
+            return self.use.moments(weight)
+        if isinstance(self.use, KernelUse):  # as they lie in memory
+            along = self.use.as_stored(weight.along.view(self.weight.shape)).flatten(1)
+            return moments_of(self.use.grads.flatten(2), along), None
+        return moments_of(self.use.gradients().flatten(2), weight.along), None
+
+    def _in_float64(self, marked: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """A few of the marked units at a time: which, their product with the direction of the weight, and the rest."""
+        along = centred_of(self.weight.detach().double()).along
+        for units in marked.nonzero().flatten().split(max(1, DIAGONAL_LIMIT // self.weight.numel())):
+            if hasattr(self.use, "chosen"):  # it forms no gradients of all units
+                some = torch.zeros_like(marked).index_fill_(0, units, True)
+                grads = self.use.chosen(some).gradients().flatten(2)
+            else:
+                grads = self.use.gradients()[units].double().flatten(2)
+            left = grads - grads.mean(2, keepdim=True)
+            product = (left * along).sum(2)
+            yield units, product, left - product[:, :, None] * along
+
+    def weighted_sum(self, factors: Tensor, place: int) -> Tensor:
+        """``Jᵀ Σ cᵢ gᵢ`` for the parent at this place."""
+        found: Tensor = self._of_resolved(factors)[place]
+        if self._doubtful is None:
+            return found
+        form, total = self.forms[place], found.double()
+        own, along = form.own.double(), centred_of(self.weight.detach().double()).along
+        for units, product, rest in self._in_float64(self._doubtful):
+            counts = factors[units].double()
+            ours = own * (counts @ product)
+            if form.rest is not None:
+                rests = (counts @ rest.flatten(1)).view(rest.shape[1:])
+                ours = (form.rest.double()[:, None] * rests + ours[:, None] * along).view(total.shape)
+            total += ours.view(total.shape)
+        return total.to(found.dtype)
+
+    def _of_resolved(self, factors: Tensor) -> tuple[Any, ...]:
+        """For each parent, from all units but the doubtful; flat clipping asks for the same factors each time."""
         for known, sums in self._sums:
             if known is factors:
                 return sums
-        total = self.use.weighted_sum(factors)
+        counted = factors if self._doubtful is None else factors.masked_fill(self._doubtful, 0)
+        total = self.use.weighted_sum(counted)
         sums = torch.autograd.grad(self.weight, list(self.parents), total, retain_graph=True)
         self._sums.append((factors, sums))
         return sums
@@ -250,11 +308,10 @@ class _FormedUse:
     rule: str
 
     def squared_norms(self) -> Tensor:
-        return self.form.squared_norms(self.graph.moments(self.form.weight))
+        return self.form.squared_norms(*self.graph.squared_lengths())
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        found: Tensor = self.graph.weighted_sums(factors)[self.place]
-        return found
+        return self.graph.weighted_sum(factors, self.place)
 
     def gradients(self) -> Tensor:
         parent = self.graph.parents[self.place]

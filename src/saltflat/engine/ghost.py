@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from saltflat.engine import native
+from saltflat.engine.lengths import lengths
 from saltflat.engine.shares import shares_of_rows
 
 # A ghost norm is a difference of large numbers when the terms of a sequence cancel. Below this
@@ -46,7 +47,10 @@ Gram = tuple[Tensor, Tensor, Tensor]
 
 
 Moments = tuple[Tensor, Tensor, Tensor]
-"""Units x channels: the squared length of the gradient in the direction of the mean, along the weight, in all."""
+"""Units x channels: the squared length of the gradient in the direction of the mean, along the weight, in all.
+
+The last may be overstated by a rounding, and is never understated.
+"""
 
 
 class Centred(NamedTuple):
@@ -61,21 +65,20 @@ class Centred(NamedTuple):
 class GhostMoments(Protocol):
     """A use that knows the moments of its gradients without the gradients."""
 
-    def moments(self, weight: Centred) -> Moments:
-        """The moments; the lengths may be overstated by a rounding, never understated."""
+    def moments(self, weight: Centred) -> tuple[Moments, Tensor]:
+        """The moments, and the units whose moments float32 cannot be trusted with."""
         ...
 
 
 def product_of_norms(left: Tensor, right: Tensor, right_squares: Tensor | None = None) -> Tensor:
     """``‖left‖ · ‖right‖`` by unit, in float64 where one could be too short for float32 and still matter."""
-    norms = [torch.linalg.vector_norm(left, dim=1)]
-    norms += [torch.linalg.vector_norm(right, dim=1) if right_squares is None else right_squares.sqrt()]
+    norms = [lengths(left), lengths(right) if right_squares is None else right_squares.sqrt()]
     longer = torch.maximum(*norms)
     if not float(longer.amax()) <= LONG:  # one question for all units; also if one is not finite
-        long, norms = longer > LONG, [norm.double() for norm in norms]
+        long = longer > LONG
         for norm, side in zip(norms, (left, right)):
             norm[long] = torch.linalg.vector_norm(side[long].double(), dim=1)
-    return norms[0].double() * norms[1]
+    return norms[0] * norms[1]
 
 
 def outer_gram(left: Tensor, right: Tensor) -> Gram:
@@ -130,8 +133,8 @@ def resolved(form: Callable[..., Gram], *parts: Tensor) -> tuple[Tensor, Tensor 
 
 
 def in_doubt(squared: Tensor, terms: Tensor, longest: Tensor, fraction: float = CANCELLATION) -> Tensor:
-    """The units whose norms float32 cannot be trusted with."""
-    return ((squared < fraction * terms) | (longest > LONG**2)) & torch.isfinite(terms)
+    """The units whose norms float32 cannot be trusted with; also where it has no number large enough."""
+    return ~((squared >= fraction * terms) & (longest <= LONG**2) & torch.isfinite(terms))
 
 
 def careful_sum(use: Ghost, factors: Tensor, doubtful: Tensor | None) -> Tensor:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine import native, winograd
-from saltflat.engine.uses import squared_lengths
+from saltflat.engine.lengths import squared_lengths
 from saltflat.engine.workspace import Workspace
 
 # Patches of as many rows as fit into this many numbers are formed at once (2 MiB of float32).
@@ -168,7 +168,7 @@ def _dense(inputs: Tensor, grad: Tensor, geometry: Geometry, workspace: Workspac
     block = min(rows, max(1, PATCH_BUFFER // (length * taps * inputs.shape[1])))
     buffer = workspace.scratch("patches", (block, groups, length, taps * in_group), grad)
     padded = _Padded(inputs, geometry, block, workspace)
-    squared = grad.new_empty(rows)
+    squared = grad.new_empty(rows, dtype=torch.float64)
     for start in range(0, rows, block):
         stop = min(start + block, rows)
         windows = _windows(padded.rows(start, stop), geometry, positions)

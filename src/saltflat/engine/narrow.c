@@ -19,7 +19,8 @@ enum {
 
 typedef struct {
     const float *x, *weight, *bias;
-    float *y, *squares;
+    float *y;
+    double *squares;
     ptrdiff_t wide, few;
 } layer;
 
@@ -96,7 +97,7 @@ static void outputs_of_rows(const void *task, ptrdiff_t first, ptrdiff_t last, i
 /* y = x @ weight.T + bias, and the squared length of each row of x. bias may be NULL.
    x: rows x wide, weight: few x wide, y: rows x few, squares: rows. */
 void saltflat_few_outputs(
-    const float *x, const float *weight, const float *bias, float *y, float *squares,
+    const float *x, const float *weight, const float *bias, float *y, double *squares,
     ptrdiff_t rows, ptrdiff_t wide, ptrdiff_t few, ptrdiff_t shares)
 {
     layer at = {x, weight, bias, y, squares, wide, few};

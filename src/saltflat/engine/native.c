@@ -11,7 +11,8 @@
 #include <string.h>
 
 typedef float lanes __attribute__((vector_size(64)));
-enum { LANES = 16, MOST_TAPS = 8 };
+typedef double wide __attribute__((vector_size(64)));
+enum { LANES = 16, MOST_TAPS = 8, SUMMED = 512 };
 
 static inline lanes load(const float *from) {
     lanes v;
@@ -135,7 +136,16 @@ void saltflat_depthwise(
     }
 }
 
-/* For every row: the sum of its numbers, their product with the direction, and their squared length.
+/* Add sixteen sums in float to eight in double. */
+static inline void fold(wide *totals, lanes sums)
+{
+    float part[LANES];
+    memcpy(part, &sums, sizeof part);
+    for (int lane = 0; lane < LANES; lane++) (*totals)[lane % 8] += part[lane];
+}
+
+/* For every row: the sum of its numbers, their product with the direction, and their squared length. Of these the mean
+   is subtracted later, so they are added up in float over a few hundred numbers only, and then in double.
    x: units x channels x size, along: channels x size; each result: units x channels. */
 void saltflat_moments(
     const float *x, const float *along, float *sum, float *product, float *squared,
@@ -143,16 +153,22 @@ void saltflat_moments(
 {
     for (ptrdiff_t row = 0; row < units * channels; row++) {
         const float *v = x + row * size, *u = along + row % channels * size;
-        lanes s = {0}, p = {0}, q = {0}, s2 = {0}, p2 = {0}, q2 = {0};
+        wide sums = {0}, products = {0}, squares = {0};
         ptrdiff_t i = 0;
-        for (; i + 2 * LANES <= size; i += 2 * LANES) {
-            lanes a = load(v + i), b = load(v + i + LANES);
-            s += a; p += a * load(u + i); q += a * a;
-            s2 += b; p2 += b * load(u + i + LANES); q2 += b * b;
+        while (i + 2 * LANES <= size) {
+            ptrdiff_t stop = i + SUMMED < size ? i + SUMMED : size;
+            lanes s = {0}, p = {0}, q = {0}, s2 = {0}, p2 = {0}, q2 = {0};
+            for (; i + 2 * LANES <= stop; i += 2 * LANES) {
+                lanes a = load(v + i), b = load(v + i + LANES);
+                s += a; p += a * load(u + i); q += a * a;
+                s2 += b; p2 += b * load(u + i + LANES); q2 += b * b;
+            }
+            fold(&sums, s); fold(&sums, s2);
+            fold(&products, p); fold(&products, p2);
+            fold(&squares, q); fold(&squares, q2);
         }
-        s += s2; p += p2; q += q2;
         double total = 0, with = 0, length = 0;
-        for (int lane = 0; lane < LANES; lane++) { total += s[lane]; with += p[lane]; length += q[lane]; }
+        for (int lane = 0; lane < 8; lane++) { total += sums[lane]; with += products[lane]; length += squares[lane]; }
         for (; i < size; i++) { total += v[i]; with += (double)v[i] * u[i]; length += (double)v[i] * v[i]; }
         sum[row] = (float)total; product[row] = (float)with; squared[row] = (float)length;
     }

@@ -137,7 +137,7 @@ def max_pool_backward(
 def few_outputs(x: Tensor, weight: Tensor, bias: Tensor | None, shares: int) -> tuple[Tensor, Tensor]:
     """``x @ weight.T + bias`` for a weight with few rows, and the squared length of each row of x."""
     (rows, wide), few = x.shape, weight.shape[0]
-    out, squares = x.new_empty(rows, few), x.new_empty(rows)
+    out, squares = x.new_empty(rows, few), x.new_empty(rows, dtype=torch.float64)
     loops().saltflat_few_outputs(
         x.data_ptr(), weight.data_ptr(), address_of(bias), out.data_ptr(), squares.data_ptr(), rows, wide, few,
         shares,
@@ -236,7 +236,11 @@ def _library() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(str(_compiled(compiler)))
-    except (OSError, subprocess.SubprocessError):  # no folder, no space, no such flag: torch does it as well
+    except (
+        OSError,
+        RuntimeError,
+        subprocess.SubprocessError,
+    ):  # no home, no space, no such flag: torch does it too
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_ssize_t
     library.saltflat_depthwise.argtypes = [pointer] * 3 + [number] * 14

@@ -75,7 +75,7 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
 
 def measured_outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """``x @ weight.T + bias`` for a weight with few rows; and the squared length of each row of x, where it is free."""
-    if _is_for_loops(x, weight, bias):
+    if x.shape[1] == weight.shape[1] and _is_for_loops(x, weight, bias):
         return native.few_outputs(x, weight, bias, shares_of(x.shape[0], weight.shape[0], x.shape[1], x))
     return few_outputs(x, weight, bias), None
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from saltflat.engine.ghost import careful_sum, outer_gram, product_of_norms, resolved, tied_gram
+from saltflat.engine.lengths import squared_lengths
 from saltflat.engine.shares import scaled_products
 
 # Above this many numbers a weight's per-unit gradients are not instantiated if a ghost form exists.
@@ -199,8 +200,8 @@ class LookupUse:
 
     def squared_norms(self) -> Tensor:
         owners, _, sums = self._by_row()
-        squared = sums.new_zeros(len(self.index))
-        return squared.index_add_(0, owners, torch.linalg.vector_norm(sums, dim=1).square())
+        squared = sums.new_zeros(len(self.index), dtype=torch.float64)
+        return squared.index_add_(0, owners, squared_lengths(sums))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         owners, rows, sums = self._by_row()
@@ -336,11 +337,6 @@ def _joined_rows(uses: list[RowUse]) -> RowUse | None:
     if len(uses) <= 1:
         return uses[0] if uses else None
     return RowUse(torch.stack([use.grads for use in uses]).sum(0), uses[0].units)
-
-
-def squared_lengths(grads: Tensor) -> Tensor:
-    """The squared norm of each row."""
-    return torch.linalg.vector_norm(grads.reshape(len(grads), -1), dim=1).square()
 
 
 def without(values: Tensor, rows: Tensor) -> Tensor:

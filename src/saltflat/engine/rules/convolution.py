@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saltflat.engine import winograd
-from saltflat.engine.derived import moments_of
 from saltflat.engine.ghost import (
     CANCELLATION_BY_CHANNEL,
     Centred,
@@ -45,7 +44,7 @@ class _Arithmetic:
     workspace: Workspace
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not self._by_winograd(x, weight):
+        if not self._by_winograd(x, weight) or (bias is not None and bias.dtype != x.dtype):
             return self.geometry.forward(_said_to_be_channels_last(x), weight, bias)
         points, padding = self._points(weight, back=False), self.geometry.padding[0]
         return winograd.convolve(x, points, bias, len(weight), padding, self.workspace)
@@ -58,6 +57,8 @@ class _Arithmetic:
         return winograd.convolve(grad, points, None, weight.shape[1], padding, self.workspace)
 
     def _by_winograd(self, x: Tensor, weight: Tensor) -> bool:
+        if x.dtype != weight.dtype:  # torch says what is wrong, or autocast knows better
+            return False
         return self.geometry.by_winograd(x, len(weight)) and winograd.pays(x.shape[1], len(weight))
 
     def _points(self, weight: Tensor, back: bool) -> Tensor:
@@ -120,9 +121,9 @@ class GhostKernelUse:
         squared, self._doubtful = resolved(form, *parts)
         return squared
 
-    def moments(self, weight: Centred) -> Moments:
+    def moments(self, weight: Centred) -> tuple[Moments, Tensor]:
         """Of the gradients ``Σ_t grad[t, c] · patch[t]`` of the channels c; ``⟨weight[c], patch[t]⟩`` is the output."""
-        units, channels, size = self.units, self.grad.shape[1], weight.along.shape[1]
+        units, size = self.units, weight.along.shape[1]
 
         def by_position(maps: Tensor) -> Tensor:
             return maps.movedim(1, -1).reshape(units, -1, maps.shape[1])
@@ -136,15 +137,8 @@ class GhostKernelUse:
         patches = patch_gram(self.x, units, self.geometry, self.grad.shape[2:])
         squared, terms, longest = gram_moments(patches, outer)
         slack = 4 * torch.finfo(squared.dtype).eps * terms
-        found = [total.square() / size, product.square(), squared + slack]
         doubtful = in_doubt(squared.sum(1), terms.sum(1), longest, CANCELLATION_BY_CHANNEL)
-        if bool(doubtful.any()):
-            self._doubtful = doubtful
-            exact = self.chosen(doubtful).gradients().reshape(-1, channels, size)
-            found = [values.double() for values in found]
-            for values, better in zip(found, moments_of(exact, weight.along.double())):
-                values[doubtful] = better
-        return found[0], found[1], found[2]
+        return (total.square() / size, product.square(), squared + slack), doubtful
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         return careful_sum(self, factors, self._doubtful)
@@ -222,6 +216,11 @@ def _convolution_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     spatial = weight.dim() - 2
     if not tape.holds_rows(x) or tape.holds_rows(weight) or tape.holds_rows(bias) or x.dim() != spatial + 2:
         return NotImplemented
+    groups = int(named.get("groups", 1))
+    sides = len(weight), weight.shape[1] * groups
+    channels, outputs = sides if transposed else sides[::-1]
+    if x.shape[1] != channels or (bias is not None and bias.shape != (outputs,)):
+        return func(*args, **kwargs)  # torch says what is wrong: the loops in C take shapes as they are told
     tape.require_rows(x)
     kernel, dilation = tuple(weight.shape[2:]), _sizes(named.get("dilation"), spatial, 1)
     padding = named.get("padding")
@@ -229,7 +228,7 @@ def _convolution_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         x, padding = _explicitly_padded(x, padding, kernel, dilation)
     geometry = Geometry(
         kernel, _sizes(named.get("stride"), spatial, 1), _sizes(padding, spatial, 0), dilation,
-        int(named.get("groups", 1)), transposed, _sizes(named.get("output_padding"), spatial, 0),
+        groups, transposed, _sizes(named.get("output_padding"), spatial, 0),
     )  # fmt: skip
     if spatial == 2:  # the faster layout on a CPU, and the one in which patches are cheap
         x = x.contiguous(memory_format=torch.channels_last)

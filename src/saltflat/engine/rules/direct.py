@@ -75,7 +75,8 @@ def _join_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 @rule(torch.prelu, F.prelu)
 def _prelu_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """``max(0, x) + a · min(0, x)``, with one slope or one a channel."""
-    x, weight = args
+    named = dict(zip(("input", "weight"), args)) | kwargs
+    x, weight = named["input"], named["weight"]
     slot = tape.slot_of(weight)
     if slot is None or not tape.holds_rows(x) or not tape.splits(x.shape[0]):
         return NotImplemented
@@ -87,4 +88,4 @@ def _prelu_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
     shape = (1, len(value)) + (1,) * (rank - 2) if x.dim() > 1 else (1,)
     slopes = Lift.apply(value, tape.anchor, record, shape, x.shape[0])
-    return torch.where(x >= 0, x, slopes * x)
+    return torch.where(x > 0, x, slopes * x)  # at zero the slope is the weight, as in torch

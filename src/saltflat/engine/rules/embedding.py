@@ -75,7 +75,8 @@ def _row_of_table_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     if index.dtype != torch.long or not tape.splits(len(index)):
         return NotImplemented
-    return _lookup(tape, slot, index % len(table), None)
+    # whatever else is no row of the table, torch refuses
+    return _lookup(tape, slot, torch.where(index < 0, index + len(table), index), None)
 
 
 @rule(F.embedding_bag)
@@ -98,6 +99,6 @@ def _embedding_bag_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     kept = torch.ones_like(index) if padding is None else (index != padding % named["weight"].shape[0]).long()
     kept = kept.unsqueeze(-1)
     if mode == "max":
-        return rows.masked_fill(kept == 0, -torch.inf).amax(1)
+        return rows.masked_fill(kept == 0, -torch.inf).amax(1).masked_fill((kept == 0).all(1), 0)
     total = (rows * kept).sum(1)
     return total if mode == "sum" else total / kept.sum(1).clamp(min=1)

@@ -139,6 +139,7 @@ def _group_norm_rule(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     value, shift = value_of(weight_slot, weight), value_of(bias_slot, bias)
     fits = x.dim() == 4 and x.shape[1] % groups == 0 and x.numel() > 0
+    fits = fits and all(t.shape == x.shape[1:2] for t in (value, shift) if t is not None)
     if fits and native.fits(x.movedim(1, -1), *(t for t in (value, shift) if t is not None)):
 
         def record(scales: Tensor, shifts: Tensor) -> None:
