@@ -137,6 +137,42 @@ BUGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
          "training/test_training_fit.py::test_displaced_weights_come_back_bit_for_bit_also_after_an_error"),
         ("displaced weights that are kept",),
     ),
+    # found here, by reading: each had passed all of the above
+    "dropout masks that follow from a known seed, so that one row changes those of others": (
+        ("training/test_training_randomness.py::test_masks_and_views_are_not_known_to_whoever_knows_a_seed",
+         "training/test_training_randomness.py::test_a_run_that_goes_on_draws_what_nobody_knows"),
+        (),
+    ),
+    "a finite row whose Gram matrices overflow is not clipped at all": (
+        ("engine/test_engine_edges.py::test_terms_that_are_too_large_for_float32_are_not_taken_for_resolved",),
+        (),
+    ),
+    "a blank row at a standardised weight is clipped too little": (
+        ("engine/test_engine_derived.py::test_one_blank_row_moves_the_sum_by_at_most_the_clip_norm",),
+        (),
+    ),
+    "lengths of millions of numbers come out too short in float32": (
+        ("engine/test_engine_edges.py::test_a_million_equal_numbers_are_as_long_as_they_are",
+         "engine/test_engine_edges.py::test_a_matrix_formed_from_a_sequence_is_as_long_as_it_is"),
+        (),
+    ),
+    "compiled loops read beyond a tensor whose shape does not fit": (
+        ("engine/test_engine_edges.py::test_what_torch_refuses_is_refused",),
+        (),
+    ),
+    "what a survey cost is given back": (
+        ("estimators/test_estimators_privacy.py::test_a_survey_that_was_released_is_spent",),
+        (),
+    ),
+    "ε of rows and ε of clients are added up": (
+        ("training/test_training_evaluate_privately.py::test_a_run_over_clients_is_evaluated_by_clients",),
+        (),
+    ),
+    "classes read from the rows are claimed to be secret": (
+        ("cli/test_cli_train.py::test_classes_that_were_read_from_the_rows_are_not_claimed_to_be_secret",
+         "training/test_training_inputs.py::test_secret_classes_that_were_read_from_the_rows_are_told_of"),
+        (),
+    ),
 }  # fmt: skip
 
 

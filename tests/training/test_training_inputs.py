@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import saltflat as sf
 from core_helpers import small_data, small_net
 from saltflat import plans
 from saltflat.data.source import Examples
-from saltflat.errors import InputError, RefusedError
+from saltflat.errors import InputError, PrivacyWarning, RefusedError
 from saltflat.plan import Budget, Multiplicity, Optimizer, Phase, Plan, Poisson
 
 COMMON = core_helpers.COMMON | {"steps": 3}
@@ -255,3 +256,32 @@ def test_targets_of_several_columns_with_views() -> None:
     plan = plan_of(multiplicity=Multiplicity(2, ("flip",)))
     run = sf.fit(model, (images, targets), plan, progress=False)
     assert run.epsilon == plan.epsilon
+
+
+def test_frames_are_rows_of_numbers() -> None:
+    """With any index and any names of columns. Fails when a frame is indexed as an array would be (tried)."""
+    pandas = pytest.importorskip("pandas")
+    data, plan = (
+        small_data(),
+        plans.dp_sgd(noise_multiplier=3.0, population=40, batch_size=8, steps=2, delta=1e-3),
+    )
+    frame = pandas.DataFrame(data.inputs.numpy(), index=range(100, 140))
+    labels = pandas.Series(data.targets.numpy(), index=range(7, 47))
+    run = sf.fit(small_net().float(), (frame, labels), plan, seed=1, progress=False)
+    same = sf.fit(
+        small_net().float(), (data.inputs.numpy(), data.targets.numpy()), plan, seed=1, progress=False
+    )
+    for name, weight in run.model.state_dict().items():
+        assert torch.equal(weight, same.model.state_dict()[name])
+    with pytest.raises(InputError, match="columns of numbers"):
+        sf.fit(small_net(), (frame.assign(name="text"), labels), plan, progress=False)
+
+
+def test_secret_classes_that_were_read_from_the_rows_are_told_of() -> None:
+    """Fails when Python trusts a data set's classes where the command line does not (tried)."""
+    plan = plans.dp_sgd(noise_multiplier=3.0, population=40, batch_size=8, steps=1, delta=1e-3)
+    read = replace(small_data(), classes_declared=False)
+    with pytest.warns(PrivacyWarning, match="were read from its rows"):
+        sf.fit(small_net(), read, plan, progress=False)
+    zero_out = plan.changed(budget=replace(plan.budget, relation="zero-out"))
+    sf.fit(small_net(), read, zero_out, progress=False)

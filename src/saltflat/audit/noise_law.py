@@ -180,8 +180,9 @@ def of_two_runs(subject: Subject, phase: Phase, steps: int) -> Tensor:
     plan = subject.of_phase(phase, steps, units=6)
     ends = []
     for _ in range(2):
-        torch.manual_seed(0)  # what a user may do, and noise must not follow
-        ends.append(_in_declared_units(subject.run(subject.units(6), plan), phase, 6))
+        # the same masks, if the model draws any; a user may seed torch, and noise must not follow
+        trace = subject.run(subject.units(6), plan, chance=0)
+        ends.append(_in_declared_units(trace, phase, 6))
     return (ends[0] - ends[1]) / math.sqrt(2)
 
 

@@ -154,10 +154,12 @@ class Subject:
         rate: float = 0.0,
         keep: Callable[[Tensor], Tensor] = lambda release: release,
         close: bool = False,
+        chance: int | None = None,
     ) -> Trace:
         """The steps of ``plan`` over ``rows``, from the same weights each time, as `fit` would make them.
 
         ``keep`` takes what is wanted from each release, so that many steps of a large model fit into memory.
+        ``chance`` seeds what the model draws by itself, once the run has begun.
         """
         trace = Trace(keep)
         with torch.no_grad():
@@ -189,6 +191,8 @@ class Subject:
                 )  # fmt: skip
         trace.rows.clear()  # those of the checks before the start
         trace.ledger = session.ledger
+        if chance is not None:
+            torch.manual_seed(chance)
         for _ in session.loop:
             trace.marks.append(len(trace.rows))
         final = [p.detach() for p in session.loop.optimizer.param_groups[0]["params"]]

@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import sys
+import traceback
 import warnings
 from typing import Any
 
@@ -23,6 +24,7 @@ COMMANDS = {
     "compare": "train several methods side by side, with several seeds",
     "tune": "choose settings within the budget, or on public data",
     "federate": "train one model over many clients, each protected as a whole",
+    "predict": "what the model of a run says of other rows",
     "evaluate": "the accuracy of a run on private rows, released with noise",
     "calibrate": "from a budget to the noise it asks for",
     "account": "from noise to the budget it costs",
@@ -128,11 +130,11 @@ def main() -> None:
             error.show()
             sys.exit(EXIT_BAD_INPUT)
         if debug:
-            raise
+            traceback.print_exc()
         _stop(EXIT_BAD_INPUT, _sentence(error))
     except (SaltflatError, OSError) as error:
         if debug:
-            raise
+            traceback.print_exc()
         _stop(EXIT_BAD_INPUT, _of_system(error) if isinstance(error, OSError) else str(error))
 
 

@@ -46,7 +46,7 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     from saltflat.audit import run as attack
     from saltflat.cli.faults import all_faults
     from saltflat.cli.plan_settings import plan_for
-    from saltflat.cli.training_run import load_data, model_for
+    from saltflat.cli.training_run import data_of_run, load_data, model_for, started_here
 
     if folder is None:
         with all_faults(options):
@@ -59,7 +59,11 @@ def command(ctx: click.Context, /, **params: Any) -> None:
         from saltflat.training.run import rebuilt_as
 
         opened = RunFolder.open(folder, "run")
-        data = load_data(options)
+        said = ctx.get_parameter_source("data") is click.core.ParameterSource.COMMANDLINE
+        if said or not started_here(opened):
+            data = load_data(options)
+        else:
+            data = data_of_run(opened, options | {"data": None}, ("data", "data_dir", "label", "group"))
         plan = opened.read_plan()
         spec = opened.read_json("model.json")
         model = rebuilt_as(spec) if spec else model_for(data, options["model"])[0]

@@ -63,16 +63,28 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     except KeyboardInterrupt:
         stopped(f"The runs so far are kept in {folder}.", same_command())
     table = summarise(results)
+    verdict = who_won(results)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "comparison.json").write_text(json.dumps({"methods": table}, indent=2) + "\n", encoding="utf-8")
+    answer = {"methods": table} | ({} if verdict is None else {"verdict": verdict.to_dict()})
+    (folder / "comparison.json").write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
     picture = _plot(results, folder / "comparison.png")
     if options["as_json"]:
-        click.echo(json.dumps({"methods": table, "out": str(folder), "plot": picture}))
+        click.echo(json.dumps(answer | {"out": str(folder), "plot": picture}))
         return
     click.echo(_shown(table))
     if any(row["evaluation"] for row in table):
         click.echo("accuracies are exact numbers about private test rows: not covered by ε")
+    if verdict is not None:
+        click.echo(str(verdict))
     click.echo(f"runs in {folder}" + (f"; picture {picture}" if picture else ""))
+
+
+def who_won(results: dict[str, list[dict[str, Any]]]) -> Any:
+    """Whether a method is better than the others by more than chance would make, if there are others."""
+    from saltflat.report.contest import contest, final_accuracy
+
+    found = {method: [final_accuracy(run) for run in runs] for method, runs in results.items()}
+    return contest(found) if len(found) > 1 else None
 
 
 def _all_runs(

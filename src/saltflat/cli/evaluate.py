@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import click
 
 from saltflat.cli import run_options
 from saltflat.cli.known import complete_data, complete_run
-from saltflat.errors import InputError
-
-PARTS = ("test", "train", "all")
 
 
 @click.command(
@@ -32,9 +28,7 @@ Examples:
 @run_options.data_dir_option
 @run_options.label_option
 @click.option("--group", help="The column that says whose row it is: each person has one vote.")
-@click.option(
-    "--part", type=click.Choice(PARTS), help="Which rows.  [default: test, or all if there are none]"
-)
+@run_options.part_option
 @click.option(
     "--size", type=int,
     help="Declared number of rows (or people) of the hold-out. Left out, it is read from the data (zero-out).",
@@ -81,22 +75,8 @@ def command(run: str, as_json: bool, quiet: bool, **options: Any) -> None:
 
 def _rows(run: str, options: dict[str, Any]) -> Any:
     """The hold-out: from what the options name, or from the data that the run was started with."""
-    from saltflat.cli.training_run import data_of_run
+    from saltflat.cli.training_run import data_of_run, part_of
     from saltflat.record.folder import RunFolder
 
     data = data_of_run(RunFolder.open(run), options, ("data", "data_dir", "label", "group"))
-    part = options["part"] or ("test" if data.test is not None else "all")
-    if part == "test" and data.test is None:
-        raise InputError(
-            "part", part, "'all' or 'train'", problem="is asked for, and the data has no test rows"
-        )
-    if part == "test":
-        return data.test
-    if part == "all" and data.test is not None:
-        from torch import cat
-
-        from saltflat.data.shared_rows import joined
-
-        groups = [rows.groups for rows in (data.train, data.test) if rows.groups is not None]
-        return replace(joined(data.train, data.test), groups=cat(groups) if len(groups) == 2 else None)
-    return data.train
+    return part_of(data, options["part"])

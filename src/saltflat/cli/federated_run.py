@@ -41,12 +41,12 @@ METHOD_WORDS = ("rho", "ratio", "explore", "switch", "noise_ratio")
 SPLIT_WORDS = ("clients", "partition", "alpha", "partition_seed")
 STARTED_WITH = (
     *PLAN_WORDS, *METHOD_WORDS, *SPLIT_WORDS, "clipping", "method", "data", "label", "group", "model", "seed",
-    "image_size", "randomness", "account", "public_fraction", "diagnostics", "engine",
+    "classes", "image_size", "randomness", "account", "public_fraction", "diagnostics", "engine",
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets", "together", "nodes", "timeout")
 
 
-def plan_for_clients(options: dict[str, Any], clients: Clients) -> Plan:
+def plan_for_clients(options: dict[str, Any], clients: Clients, classes_declared: bool = True) -> Plan:
     """The plan that the options describe."""
     given, own = said(options, PLAN_WORDS), said(options, METHOD_WORDS)
     accepted = inspect.signature(
@@ -58,6 +58,8 @@ def plan_for_clients(options: dict[str, Any], clients: Clients) -> Plan:
     given["clients"] = len(clients) if options.get("clients") is None else options["clients"]
     if options.get("clients") is None and (options.get("group") or options.get("partition") == "column"):
         given["relation"] = "zero-out"  # their number was read from the data
+    if not classes_declared:
+        given["relation"] = "zero-out"
     if "epsilon" not in given and "noise_multiplier" not in given:
         given["epsilon"] = 8.0
     if options.get("public_fraction") is not None:
@@ -119,7 +121,7 @@ def described(options: dict[str, Any], announce: Callable[[str], None] | None = 
             announce(f"wrote {options['picture']}")
     seed_weights(options)
     model, name = model_for(data, _model_name(data, options.get("model")))
-    plan = plan_for_clients(options, clients)
+    plan = plan_for_clients(options, clients, data.classes_declared)
     facts = facts_for(options, data, name, (*STARTED_WITH, *MAY_CHANGE))
     return Described(data, clients, model, plan, facts)
 

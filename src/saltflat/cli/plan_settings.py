@@ -6,6 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -14,6 +15,7 @@ from saltflat import plans
 from saltflat.cli.run_options import listed, said
 from saltflat.data import DataSet
 from saltflat.errors import InputError, PrivacyWarning, check_count
+from saltflat.methods.optimizers import DEFAULT
 from saltflat.plan import (
     AutomaticClipping,
     Clipping,
@@ -42,7 +44,15 @@ def plan_for(data: DataSet, options: dict[str, Any], model: nn.Module | None = N
     """The plan that the options describe; what is missing is filled in, and said in the plan's notes."""
     given = plan_settings(data, options, model)
     with warnings.catch_warnings(action="default", category=PrivacyWarning):
-        return plans.by_name(options["method"], **given)
+        return said_in_full(plans.by_name(options["method"], **given))
+
+
+def said_in_full(plan: Plan) -> Plan:
+    """The plan with the optimizer and the rate that are taken where none is named: no command is given others."""
+    chosen, first = plan.optimizer or DEFAULT, plan.phases[0]
+    rate = first.learning_rate or chosen.default_learning_rate(first.clip_norm)
+    phases = [replace(p, learning_rate=rate) if p.learning_rate is None else p for p in plan.phases]
+    return plan.changed(optimizer=chosen, phases=tuple(phases))
 
 
 def plan_settings(
@@ -58,6 +68,8 @@ def plan_settings(
     if "population" not in given:
         count = len(data.train) if people is None else len(people.unique())
         given |= {"population": count, "relation": "zero-out"}
+    elif not data.classes_declared:
+        given["relation"] = "zero-out"
     if people is not None:
         given["unit"] = "person"
     if "epsilon" not in given and "noise_multiplier" not in given:

@@ -44,6 +44,10 @@ data_dir_option = click.option(
     "--data-dir", type=click.Path(file_okay=False), help="Where to look for data sets."
 )
 label_option = click.option("--label", help="The column that holds the label, in a table.")
+PARTS = ("test", "train", "all")
+part_option = click.option(
+    "--part", type=click.Choice(PARTS), help="Which rows.  [default: test, or all if there are none]"
+)
 seed_option = click.option("--seed", type=int, help="A repeatable test run: NOT private.")
 device_option = click.option("--device", help="cpu, cuda, ...")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -57,6 +61,8 @@ data_options = options_of(
     data_dir_option,
     label_option,
     click.option("--group", help="The column that says whose row it is: people are protected, not rows."),
+    click.option("--classes", help="Declare the labels of your own data: their names, or how many. Left out, they are "
+                 "read from the data, and zero-out is certified."),
     click.option("--image-size", type=int, help="Resize the images of a folder to this height and width."),
     click.option("--test-fraction", type=float,
                  help="Share of the rows to hold out and to test on, where the data has no test rows."),

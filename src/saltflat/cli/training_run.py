@@ -20,7 +20,8 @@ from saltflat.cli.run_options import said
 from saltflat.data import DataSet, load
 from saltflat.data.catalogue import known
 from saltflat.data.files import cache_dir
-from saltflat.data.shared_rows import separated
+from saltflat.data.shared_rows import joined, separated
+from saltflat.data.tables import classes_of
 from saltflat.errors import InputError
 from saltflat.models import describe, scattering_features
 from saltflat.models.registry import build_for
@@ -42,12 +43,13 @@ if TYPE_CHECKING:
     from saltflat.public import Scenario
 
 STARTED_WITH = (
-    *PLAN_WORDS, *METHOD_WORDS, "clipping", "views", "augmentations", "method", "data", "label", "group",
+    *PLAN_WORDS, *METHOD_WORDS, "clipping", "views", "augmentations", "method", "data", "label", "group", "classes",
     "image_size", "test_fraction", "model", "schedule", "seed", "randomness", "account", "recipe", *PUBLIC_WORDS,
 )  # fmt: skip
 MAY_CHANGE = ("data_dir", "device", "budgets")
 _TEXTS = (
-    "data", "label", "group", "model", "schedule", "account", "recipe", "public", "synthetic", *MAY_CHANGE,
+    "data", "label", "group", "classes", "model", "schedule", "account", "recipe", "public", "synthetic",
+    *MAY_CHANGE,
 )  # fmt: skip
 
 
@@ -58,6 +60,7 @@ def load_data(options: dict[str, Any]) -> DataSet:
         data = load(
             options["data"], data_dir=options.get("data_dir"), label=options.get("label"),
             group=options.get("group"), image_size=options.get("image_size"),
+            classes=classes_of(options.get("classes")), columns=options.get("columns"),
             test_fraction=options.get("test_fraction"),
             public_fraction=options.get("public_fraction"), seed=options.get("public_seed") or 0,
         )  # fmt: skip
@@ -84,6 +87,23 @@ def load_data(options: dict[str, Any]) -> DataSet:
 
         parts = {name: featured(getattr(data, name)) for name in ("train", "test", "public")}
     return replace(data, **parts)
+
+
+def told_of(data: DataSet, options: dict[str, Any]) -> str:
+    """What was made of a table, or of classes that nobody declared: nothing, where all that is public knowledge."""
+    if data.classes_declared and not data.columns:
+        return ""
+    names = ", ".join(data.classes[:8]) + (", ..." if len(data.classes) > 8 else "")
+    line = f"classes: {data.num_classes} ({names})"
+    if not data.classes_declared:
+        line += ", read from the data"
+        if options.get("population") is not None:
+            line += ": zero-out is certified; --classes would declare them"
+    if len(data.classes) > 50 and data.columns:
+        line += "\nso many classes: is the label a number to predict? sf.PrivateRegressor does that"
+    if data.columns:
+        line += "\nfeatures: " + ", ".join(data.columns[:12]) + (", ..." if len(data.columns) > 12 else "")
+    return line + "\n"
 
 
 def check_test_fraction(options: dict[str, Any]) -> None:
@@ -115,7 +135,7 @@ def train_once(
         model, name = model_for(data, options.get("model")) if recipe is None else recipe.named_model()
         plan = plan_for(data, options | {"model": name}, model)
     if announce is not None:
-        announce(plan.table(layer_rules(model, data.train)))
+        announce(told_of(data, options) + plan.table(layer_rules(model, data.train)))
     run, scenario = _fitted(
         model, data, plan, options, announce,
         out=out, seed=options.get("seed"), randomness=options.get("randomness"), progress=progress,
@@ -239,6 +259,8 @@ def facts_for(
 ) -> dict[str, Any]:
     """What the command line stores in ``run.json``, and reads again when it goes on."""
     facts = {"data": data.name, "model": model, "options": said(options, words) | {"model": model}}
+    if known(str(options["data"])) is None:  # so that other rows are read as these were
+        facts |= {"classes": list(data.classes)} | ({"columns": list(data.columns)} if data.columns else {})
     recipe = recipe_of(options)
     return facts if recipe is None else facts | {"features": to_dict(recipe.features)}
 
@@ -291,6 +313,8 @@ def data_of_run(folder: RunFolder, options: dict[str, Any], words: Iterable[str]
         options["data"] is None or Path(options["data"]).is_dir()
     ):  # other images, of the size that was trained on
         chosen["image_size"] = stored.get("image_size")
+    if known(str(chosen["data"])) is None:  # the same names mean the same as when the run was trained
+        chosen |= {word: facts[word] for word in ("classes", "columns") if facts.get(word)}
     # which features the run was trained on, to be made of these or other rows; older folders name the recipe alone
     trained_on = {
         "model": stored.get("model"),
@@ -298,6 +322,27 @@ def data_of_run(folder: RunFolder, options: dict[str, Any], words: Iterable[str]
         "recipe_for": stored.get("data"),
     }
     return load_data(chosen | trained_on | {"features": facts.get("features")})
+
+
+def part_of(data: DataSet, part: str | None) -> Any:
+    """The test rows, the training rows, or all; left out, the test rows if there are any."""
+    part = part or ("test" if data.test is not None else "all")
+    if part == "test" and data.test is None:
+        raise InputError(
+            "part", part, "'all' or 'train'", problem="is asked for, and the data has no test rows"
+        )
+    if part == "test":
+        return data.test
+    if part == "all" and data.test is not None:
+        groups = [rows.groups for rows in (data.train, data.test) if rows.groups is not None]
+        return replace(joined(data.train, data.test), groups=torch.cat(groups) if len(groups) == 2 else None)
+    return data.train
+
+
+def started_here(folder: RunFolder) -> bool:
+    """Whether the command line started the run, and not Python."""
+    about = folder.read_json("run.json")
+    return isinstance(about, dict) and isinstance(about.get("facts"), dict) and "options" in about["facts"]
 
 
 def facts_of(folder: RunFolder) -> dict[str, Any]:
@@ -317,6 +362,10 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
             raise DamagedError(f"run.json: {word} is not a text.")
     if not isinstance(facts["options"].get("test_fraction"), float | None):
         raise DamagedError("run.json: test_fraction is not a number.")
+    for word in ("classes", "columns"):
+        names = facts.get(word, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DamagedError(f"run.json: {word} are no names.")
     if not isinstance(facts["options"].get("image_size"), int | None):
         raise DamagedError("run.json: image_size is not a whole number.")
     return facts

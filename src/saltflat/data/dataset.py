@@ -39,6 +39,7 @@ class DataSet:
     note: str = ""
     classes: tuple[str, ...] = ()
     classes_declared: bool = True
+    columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{len(self.train)} train ({self.provenance})"]
@@ -54,14 +55,18 @@ class DataSet:
 
 
 def examples_of(
-    part: Part, provenance: Provenance, name: str, num_classes: int, declared_by: str = ""
-) -> Examples:
+    part: Part, provenance: Provenance, name: str, num_classes: int, declared_by: str = "",
+    classes_declared: bool = True,
+) -> Examples:  # fmt: skip
     """The rows as tensors: images as float32 in [0, 1], features as they are, targets as int64."""
     inputs = _tensor(part.inputs)
     if inputs.dtype == torch.uint8:
         inputs = inputs.to(torch.float32).div_(255.0)
     groups = None if part.groups is None else _tensor(part.groups)
-    return Examples(inputs, _tensor(part.labels), provenance, name, num_classes, groups, declared_by)
+    return Examples(
+        inputs, _tensor(part.labels), provenance, name, num_classes, groups, declared_by,
+        classes_declared=classes_declared,
+    )  # fmt: skip
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

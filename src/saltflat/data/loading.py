@@ -19,7 +19,7 @@ from saltflat.data.raw import Raw
 from saltflat.data.shared_rows import split_beside
 from saltflat.data.source import Provenance
 from saltflat.data.split import check_fraction, split_public, split_test
-from saltflat.data.tables import Classes, class_names, read_npz, read_table
+from saltflat.data.tables import Classes, class_names, is_table, read_npz, read_table
 from saltflat.errors import InputError, check_count, check_known
 
 
@@ -36,6 +36,7 @@ def load(
     label: str | None = None,
     group: str | None = None,
     classes: Classes | None = None,
+    columns: Sequence[str] | None = None,
     image_size: int | Size | None = None,
 ) -> DataSet:
     """Load a data set that is known by name, or a file or folder of your own.
@@ -61,6 +62,7 @@ def load(
         group: The column of a table that names the person a row belongs to.
         classes: The classes of your own data, in order, or how many. Without it they are read from the data,
             and the note says so: they then count as public.
+        columns: The columns of a table that are features, in order. All but label and group, if left out.
         image_size: Resize the images of a folder to this height and width.
 
     >>> digits = load("digits")
@@ -76,13 +78,15 @@ def load(
         if fraction is not None:
             check_fraction(argument, fraction)
     wanted = _wanted(text, split)
-    given: dict[str, object] = {"label": label, "group": group, "classes": classes, "image_size": image_size}
+    given: dict[str, object] = {
+        "label": label, "group": group, "classes": classes, "columns": columns, "image_size": image_size,
+    }  # fmt: skip
     if wanted is not None:
         _refuse(given, "for a file or folder of your own", f"{wanted.name} has its own.")
         raw, title = _read_known(wanted, data_dir, download), wanted.name
     else:
         path = Path(text).expanduser()
-        raw, title = _read_path(path, label, group, classes, image_size), path.name or text
+        raw, title = _read_path(path, label, group, classes, columns, image_size), path.name or text
     if test_fraction is not None:
         if raw.test is not None:
             raise InputError(
@@ -105,15 +109,18 @@ def _read_known(wanted: Entry, data_dir: str | os.PathLike[str] | None, download
 
 
 def _read_path(
-    path: Path, label: str | None, group: str | None, classes: Classes | None, image_size: int | Size | None
-) -> Raw:
+    path: Path, label: str | None, group: str | None, classes: Classes | None, columns: Sequence[str] | None,
+    image_size: int | Size | None,
+) -> Raw:  # fmt: skip
     """Read a file or folder of the user's own, by what it is."""
     check_there(path)
     ending = path.name.lower()
-    if ending.endswith((".csv", ".csv.gz", ".parquet")):
+    if is_table(path):
         _refuse({"image_size": image_size}, "for folders of images", "Leave it out.")
-        return read_table(path, label, classes, group)
-    _refuse({"label": label, "group": group}, "for tables (.csv, .parquet)", "Leave it out.")
+        return read_table(path, label, classes, group, columns)
+    _refuse(
+        {"label": label, "group": group, "columns": columns}, "for tables (.csv, .parquet)", "Leave it out."
+    )
     if ending.endswith(".npz"):
         _refuse({"image_size": image_size}, "for folders of images", "Leave it out.")
         return read_npz(path, classes)
@@ -141,7 +148,7 @@ def _data_set(
             f"A share of {public_fraction:g} of the training rows is declared public: {by}, seed {seed}."
         )
     count = len(raw.classes)
-    private = examples_of(train, provenance, name, count)
+    private = examples_of(train, provenance, name, count, classes_declared=raw.declared)
     split_off = None
     if public is not None:
         word = f"whoever split it off: a share of {public_fraction:g} of the training rows, seed {seed}"
@@ -157,6 +164,7 @@ def _data_set(
         " ".join(notes),
         raw.classes,
         raw.declared,
+        raw.columns,
     )
 
 

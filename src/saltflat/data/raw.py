@@ -34,7 +34,8 @@ class Part:
 class Raw:
     """One data set as a reader found it.
 
-    ``declared`` is false where the data themselves named the classes; ``lossy`` is true for JPEG images.
+    ``declared`` is false where the data themselves named the classes; ``lossy`` is true for JPEG images; ``columns``
+    are those of a table that became features, in their order.
     """
 
     train: Part
@@ -43,6 +44,7 @@ class Raw:
     declared: bool = True
     note: str = ""
     lossy: bool = False
+    columns: tuple[str, ...] = ()
 
 
 Reader = Callable[[Sequence[Path]], Raw]

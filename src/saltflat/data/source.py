@@ -28,7 +28,8 @@ class Examples:
 
     ``inputs`` is a tensor, or a tuple or dict of tensors, with one row an example in the first
     dimension. ``provenance`` says whether rows cost budget: only ``"private"`` ones do; ``declared_by``, on
-    whose word others do not. ``public_sha256`` names the public rows that `load` split off beside these, by
+    whose word others do not. ``classes_declared`` is false where the set of classes was read from the rows.
+    ``public_sha256`` names the public rows that `load` split off beside these, by
     `saltflat.data.shared_rows.rows_hash`.
 
     >>> rows = Examples(torch.zeros(5, 3), torch.zeros(5, dtype=torch.long))
@@ -44,6 +45,7 @@ class Examples:
     groups: Tensor | None = field(default=None, repr=False)
     declared_by: str = ""
     public_sha256: str = field(default="", repr=False)
+    classes_declared: bool = True
 
     def __post_init__(self) -> None:
         rows = {len(t) for t in tensors_in(self.inputs)} | {len(self.targets)}
@@ -145,7 +147,9 @@ def as_source(data: Any) -> Source:
     if isinstance(data, Examples) or (isinstance(data, Source) and not isinstance(data, Dataset)):
         source: Source = data
     elif isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], Dataset):
-        source = Examples(map_tensors(torch.as_tensor, _to_tensors(data[0])), torch.as_tensor(data[1]))
+        source = Examples(
+            map_tensors(torch.as_tensor, _to_tensors(data[0])), torch.as_tensor(_of_frame(data[1]))
+        )
     elif isinstance(data, IterableDataset):
         raise RefusedError(
             "An IterableDataset",
@@ -268,7 +272,21 @@ def _columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     return columns
 
 
+def _of_frame(value: Any) -> Any:
+    """A frame or a series as an array of numbers; anything else as it is."""
+    if not hasattr(value, "to_numpy"):
+        return value
+    array = value.to_numpy(copy=True)  # a frame's own numbers may not be written
+    if array.dtype.kind not in "fiub":
+        raise InputError(
+            "data", str(array.dtype), "columns of numbers", problem="is the type of a frame's columns together",
+            cure="Encode text as numbers; sf.PrivateClassifier takes labels of any kind.",
+        )  # fmt: skip
+    return array
+
+
 def _to_tensors(value: Any) -> Any:
+    value = _of_frame(value)
     if isinstance(value, Mapping):  # also what a tokenizer returns, which is no dict
         return {
             name: torch.as_tensor(column) if isinstance(column, list) else _to_tensors(column)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saltflat.data.files import bad_file, check_several
+from saltflat.data.places import check_there
 from saltflat.data.raw import CLASSES_FROM_DATA, Part, Raw
 from saltflat.errors import InputError, MissingDependencyError
 
@@ -38,6 +39,17 @@ def class_names(classes: Classes) -> tuple[str, ...]:
             cure='For example classes=["no", "yes"], or classes=10 for the labels 0 to 9.',
         )  # fmt: skip
     return names
+
+
+def classes_of(told: str | Sequence[str] | None) -> Classes | None:
+    """The classes as a text declares them: names with commas between them, or how many there are.
+
+    >>> classes_of("ill, well"), classes_of("10"), classes_of(None)
+    (['ill', 'well'], 10, None)
+    """
+    if not isinstance(told, str):
+        return told
+    return int(told) if told.strip().isdecimal() else [name.strip() for name in told.split(",")]
 
 
 def read_npz(path: Path, classes: Classes | None = None) -> Raw:
@@ -76,24 +88,50 @@ def read_npz(path: Path, classes: Classes | None = None) -> Raw:
     return Raw(parts[0], parts[1] if len(parts) > 1 else None, order, classes is not None, _note(classes))
 
 
+def is_table(path: str | Path) -> bool:
+    """Whether a file is one of these by its name.
+
+    >>> is_table("visits.csv"), is_table("visits.npz")
+    (True, False)
+    """
+    return str(path).lower().endswith((".csv", ".csv.gz", ".parquet"))
+
+
+def read_features(
+    path: Path, columns: Sequence[str] | None = None, leave_out: Sequence[str | None] = ()
+) -> NDArray[np.float32]:
+    """The features of a table that may have no labels: these ``columns``, or all but those to leave out."""
+    check_there(path)
+    table = _arrow_table(path, [])
+    there: list[str] = table.column_names
+    for column in columns or ():
+        if there.count(column) != 1:
+            raise _no_column(path, "columns", column, there)
+    features = list(columns or (name for name in there if name not in leave_out))
+    if not features or table.num_rows == 0:
+        raise bad_file(path, "holds no rows of features", "a table with at least one of each")
+    return np.column_stack([_feature(path, name, table.column(name)) for name in features])
+
+
 def read_table(
-    path: Path, label: str | None, classes: Classes | None = None, group: str | None = None
-) -> Raw:
-    """A ``.csv`` or ``.parquet`` file: one column of labels, perhaps one of persons, the rest numbers."""
+    path: Path, label: str | None, classes: Classes | None = None, group: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> Raw:  # fmt: skip
+    """A ``.csv`` or ``.parquet`` file: one column of labels, perhaps one of persons, the rest numbers.
+
+    With ``columns`` these are the features, in this order, and others are left out.
+    """
     table = _arrow_table(path, [column for column in (label, group) if column])
-    columns: list[str] = table.column_names
-    for argument, column in (("label", label), ("group", group)):
-        if (column is not None and columns.count(column) != 1) or (column is None and argument == "label"):
-            raise InputError(
-                argument, column, f"one column of {path.name}: {', '.join(columns)}",
-                problem="is missing" if column is None else "is not a column",
-                cure=_which_column(argument, column, columns),
-            )  # fmt: skip
+    there: list[str] = table.column_names
+    asked = [("label", label), ("group", group), *(("columns", column) for column in columns or ())]
+    for argument, column in asked:
+        if (column is not None and there.count(column) != 1) or (column is None and argument == "label"):
+            raise _no_column(path, argument, column, there)
     if table.num_rows == 0:
         raise bad_file(
             path, "holds no rows", "a table with at least one row", cure="Bring a table with rows."
         )
-    features = [name for name in columns if name not in (label, group)]
+    features = [name for name in columns or there if name not in (label, group)]
     if not features:
         raise bad_file(
             path, "holds no column of features", "numbers beside the label", cure="Add the features."
@@ -106,11 +144,27 @@ def read_table(
         groups = np.unique(_text_column(path, group, table.column(group)), return_inverse=True)[1].astype(
             np.int64
         )
-    return Raw(Part(matrix, labels, groups), None, order, classes is not None, _note(classes))
+    return Raw(
+        Part(matrix, labels, groups),
+        None,
+        order,
+        classes is not None,
+        _note(classes),
+        columns=tuple(features),
+    )
+
+
+def _no_column(path: Path, argument: str, column: str | None, there: list[str]) -> InputError:
+    return InputError(
+        argument, column, f"one column of {path.name}: {', '.join(there)}",
+        problem="is missing" if column is None else "is not a column", cure=_which_column(argument, column, there),
+    )  # fmt: skip
 
 
 def _which_column(argument: str, asked: str | None, columns: list[str]) -> str:
     """What to do about a column that is not there."""
+    if argument == "columns" and asked not in columns:
+        return "The model was trained on a column of that name: bring it."
     if columns.count(asked or "") > 1:
         return "Several columns have that name: rename all but one."
     if len(columns) == 1 and (marks := [mark for mark in ";\t|" if mark in columns[0]]):

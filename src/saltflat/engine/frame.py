@@ -27,7 +27,7 @@ class Frame:
     >>> import torch
     >>> frame = Frame(shift={"w": torch.tensor([1.0, 0.0])})
     >>> frame.applied({"w": nn.Parameter(torch.zeros(2))}, {"w": DirectUse(torch.ones(3, 2))}, 3)["w"].squared_norms()
-    tensor([1., 1., 1.])
+    tensor([1., 1., 1.], dtype=torch.float64)
     """
 
     shift: Mapping[str, Tensor] | None = None

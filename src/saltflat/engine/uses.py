@@ -268,8 +268,8 @@ def merged(uses: Sequence[Use]) -> Use:
     A unit's gradient is the sum over the uses, so norms do not add: the uses are put together first.
 
     >>> half = OuterUse(torch.ones(2, 1, 3), torch.ones(2, 1, 4))
-    >>> merged([half, half]).squared_norms()      # (1 + 1)² · 12, not 12 + 12
-    tensor([48., 48.])
+    >>> merged([half, half]).squared_norms().round()      # (1 + 1)² · 12, not 12 + 12
+    tensor([48., 48.], dtype=torch.float64)
     """
     if len(uses) == 1:
         return uses[0]

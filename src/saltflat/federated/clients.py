@@ -19,6 +19,7 @@ from saltflat import plans
 from saltflat.data import DataSet, load
 from saltflat.data.people import Rows
 from saltflat.data.source import Examples, Source, as_source
+from saltflat.data.tables import classes_of
 from saltflat.errors import InputError, check_count, check_known, check_positive
 
 KINDS = ("iid", "dirichlet", "column")
@@ -151,6 +152,7 @@ def load_rows(words: Mapping[str, Any]) -> DataSet:
         label=words.get("label"),
         group=words.get("group"),
         image_size=words.get("image_size"),
+        classes=classes_of(words.get("classes")),
         public_fraction=words.get("public_fraction"),
     )
 

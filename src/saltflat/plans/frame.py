@@ -229,6 +229,8 @@ class Frame:
 
     def _optimizer(self) -> Optimizer | None:
         named, momentum = self.get("optimizer"), self.get("momentum")
+        if momentum is not None:
+            check_share("momentum", momentum, zero=True)
         if momentum is not None and named not in (None, "sgd"):
             raise InputError(
                 "momentum", momentum, "optimizer='sgd' beside it",

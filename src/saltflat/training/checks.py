@@ -119,6 +119,17 @@ def check_provenance(data: Any, spender: str = "the plan") -> None:
         )
 
 
+def check_classes(plan: Plan, data: Any) -> None:
+    """Say that a claim keeps the classes secret, and they were read from the rows."""
+    if isinstance(data, Examples) and not data.classes_declared and plan.budget.relation == "add-remove":
+        warnings.warn(
+            "The classes of this data were read from its rows, and this plan's relation, add-remove, takes them for "
+            "secret. Declare them (load(..., classes=[...])), or make the plan with relation='zero-out'.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+
+
 def check_population(count: int, what: str, declared: int) -> None:
     """Say that there are more or fewer units than declared: it must change nothing, and is kept out of all files."""
     if count != declared:

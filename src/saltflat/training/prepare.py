@@ -26,6 +26,7 @@ from saltflat.training.alone import clipped_alone
 from saltflat.training.build import build_mechanism
 from saltflat.training.checks import (
     cannot_take,
+    check_classes,
     check_evaluation,
     check_population,
     check_provenance,
@@ -86,6 +87,7 @@ def prepare(
     spending = Spending.of(plan, settings)
     where = placed(model, settings.get("device"))
     check_provenance(data)
+    check_classes(plan, data)
     check_public(plan, public)
     source = units_in(as_source(data), settings.get("groups"), plan.budget.unit)
     check_rows(plan.sampling, len(source))

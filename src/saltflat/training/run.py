@@ -58,14 +58,18 @@ class Run:
 
     def predict(self, inputs: Any, *, average: bool = False) -> Tensor:
         """The most likely class of each input (or the output itself, with a single output)."""
+        outputs = self.outputs(inputs, average=average)
+        return outputs.argmax(1) if outputs.dim() > 1 and outputs.shape[1] > 1 else outputs.flatten()
+
+    def outputs(self, inputs: Any, *, average: bool = False) -> Tensor:
+        """What the model says of each input: one number a class, before any softmax, or a single one."""
         if average and self.average is None:
             raise InputError(
                 "average", True, "a plan with averaging", problem="is asked for, but nothing was averaged"
             )
         device = next(self.model.parameters()).device
         with with_weights(self.model, self.average if average else None):
-            outputs = predict(self.model, inputs, device)
-        return outputs.argmax(1) if outputs.dim() > 1 and outputs.shape[1] > 1 else outputs.flatten()
+            return predict(self.model, inputs, device)
 
     @staticmethod
     def load(folder: str | Path, model: nn.Module | None = None) -> Run:
