@@ -10,9 +10,10 @@ import pytest
 import torch
 from compat_helpers import Attention, Recurrent, assert_same, made_private, rows_for, train, weights
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from saltflat.compat.opacus import GradSampleModule
-from saltflat.errors import RefusedError
+from saltflat.compat.opacus import GradSampleModule, PrivacyEngine
+from saltflat.errors import InputError, RefusedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:poisson_sampling=False")
 MODES = ["hooks", "ghost", "functorch", "ew"]
@@ -299,3 +300,15 @@ def test_no_warning_in_the_usual_loop() -> None:
         train(made, epochs=2)
     assert [str(each.message) for each in told] == []
     assert made.engine.accountant.history == [(1.0, 1 / 3, 6)]
+
+
+@pytest.mark.parametrize("change", [{"max_grad_norm": -1.0}, {"max_grad_norm": [1.0, 0.0]}, {"epochs": 0}])
+def test_what_would_promise_nothing_is_refused(change: dict[str, Any]) -> None:
+    """Fails when the noise of no step is calibrated to a budget (tried: ε was 1,871 where 3 was asked for)."""
+    model, rows = nn.Linear(4, 3), TensorDataset(torch.randn(32, 4), torch.zeros(32, dtype=torch.long))
+    asked: dict[str, Any] = {"epochs": 1, "max_grad_norm": 1.0} | change
+    with pytest.raises(InputError, match=next(iter(change))):
+        PrivacyEngine().make_private_with_epsilon(
+            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(rows, batch_size=8), target_epsilon=3.0, target_delta=1e-3, **asked,
+        )  # fmt: skip

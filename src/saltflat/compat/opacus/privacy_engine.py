@@ -32,7 +32,7 @@ from saltflat.compat.opacus.unused import UseCheck
 from saltflat.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from saltflat.compat.opacus.validators import ModuleValidator
 from saltflat.compat.opacus.validators.errors import UnsupportedModuleError
-from saltflat.errors import PrivacyWarning
+from saltflat.errors import InputError, PrivacyWarning, is_number
 from saltflat.mechanism.streams import CryptographicStream
 
 File = str | os.PathLike[str] | IO[bytes]
@@ -142,6 +142,9 @@ class PrivacyEngine:
             self._ranks = dist.get_world_size()
         chosen = Method.by_name(method, rho=rho, switch=switch, noise_ratio=noise_ratio)
         self.validate(module=module)
+        for norm in max_grad_norm if isinstance(max_grad_norm, list) else [max_grad_norm]:
+            if not is_number(norm) or not norm > 0:
+                raise InputError("max_grad_norm", norm, "max_grad_norm > 0")
         wrapped = recorded(module, grad_sample_mode, wrap_model, batch_first, loss_reduction, max_grad_norm)
         if poisson_sampling:
             wrapped.forbid_grad_accumulation()
@@ -215,6 +218,10 @@ class PrivacyEngine:
         chosen = Method.by_name(method, rho=rho, switch=switch, noise_ratio=noise_ratio)
         batches = len(data_loader)
         steps = int(epochs * batches + 1e-6)
+        if steps < 1:
+            raise InputError(
+                "epochs", epochs, "at least one step", cure="Its noise would be that of no step at all."
+            )
 
         def history(sigma: float) -> list[tuple[float, float, int]]:
             if poisson_sampling:
