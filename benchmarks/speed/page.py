@@ -71,7 +71,10 @@ def rows(results: Results) -> str:
             )
         )
     lines += [_row("geometric mean", "", *(_times(_mean(engines, name)) for name in peers), "")]
-    lines += ["", f"Beside the faster of the two formats for each model, the mean is {_times(_faster(engines))}."]
+    lines += [
+        "",
+        f"Beside the faster of the two formats for each model, the mean is {_times(_faster(engines))}.",
+    ]
     methods = results["sections"]["methods"]
     listed = ", ".join(f"{name} {found['ratio']['median']:.2f}" for name, found in methods.items())
     model = next(iter(methods.values()))["model"]
