@@ -35,7 +35,8 @@ Examples:
 @click.option("--out", type=click.Path(dir_okay=False), help="A CSV file.  [default: standard output]")
 @run_options.device_option
 @run_options.json_option
-def command(run: str, as_json: bool, **options: Any) -> None:
+@click.option("--quiet", is_flag=True, help="Nothing but the predictions.")
+def command(run: str, as_json: bool, quiet: bool, **options: Any) -> None:
     """What the model of the run in RUN says of each row, in the order of the rows.
 
     The weights are a release, so this costs nothing for the rows that they were trained on. What is said of other
@@ -74,7 +75,8 @@ def command(run: str, as_json: bool, **options: Any) -> None:
         return
     with out.open("x", encoding="utf-8", newline="") as stream:
         _write(rows, stream)
-    click.echo(f"{len(rows)} rows in {out}")
+    if not quiet:
+        click.echo(f"{len(rows)} rows in {out}")
 
 
 def _told(outputs: Any, classes: list[str], scores: bool) -> list[dict[str, Any]]:
