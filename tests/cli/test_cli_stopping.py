@@ -76,7 +76,7 @@ def interrupt(*_: object, **__: object) -> None:
 
 
 def test_before_the_first_release_nothing_is_promised(run: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saltflat.cli.training_run.load", interrupt)
+    monkeypatch.setattr("saltflat.cli.run_data.load", interrupt)
     code, out, err = run("train", *PLAN)
     assert (code, out) == (130, "")
     assert err.endswith("saltflat: stopped. Nothing was released yet.\n")

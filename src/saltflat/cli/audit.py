@@ -46,7 +46,8 @@ def command(ctx: click.Context, /, **params: Any) -> None:
     from saltflat.audit import run as attack
     from saltflat.cli.faults import all_faults
     from saltflat.cli.plan_settings import plan_for
-    from saltflat.cli.training_run import data_of_run, load_data, model_for, started_here
+    from saltflat.cli.run_data import data_of_run, load_data, started_here
+    from saltflat.cli.training_run import model_for
 
     if folder is None:
         with all_faults(options):

@@ -94,7 +94,8 @@ def _all_runs(
 
     from saltflat.cli.faults import all_faults
     from saltflat.cli.plan_settings import plan_for
-    from saltflat.cli.training_run import load_data, model_for, resume_once, summary_of, train_once
+    from saltflat.cli.run_data import load_data
+    from saltflat.cli.training_run import model_for, resume_once, summary_of, train_once
 
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     announce, progress = telling(options)

@@ -75,7 +75,7 @@ def command(run: str, as_json: bool, quiet: bool, **options: Any) -> None:
 
 def _rows(run: str, options: dict[str, Any]) -> Any:
     """The hold-out: from what the options name, or from the data that the run was started with."""
-    from saltflat.cli.training_run import data_of_run, part_of
+    from saltflat.cli.run_data import data_of_run, part_of
     from saltflat.record.folder import RunFolder
 
     data = data_of_run(RunFolder.open(run), options, ("data", "data_dir", "label", "group"))

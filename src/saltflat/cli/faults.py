@@ -75,7 +75,7 @@ def faults_of(options: dict[str, Any]) -> list[str]:
 
 def _checks(given: dict[str, Any]) -> Iterator[Callable[[], object]]:
     from saltflat.cli.plan_settings import METHOD_WORDS, check_own_settings
-    from saltflat.cli.training_run import check_test_fraction
+    from saltflat.cli.run_data import check_test_fraction
     from saltflat.methods.optimizers import check_name
     from saltflat.training.checks import check_seed
 

@@ -12,12 +12,12 @@ from torch import nn
 
 from saltflat import plans
 from saltflat.cli.plan_settings import CLIPPINGS, refuse_other_settings
+from saltflat.cli.run_data import facts_of
 from saltflat.cli.run_options import said
 from saltflat.cli.training_run import (
     account_for,
     checkpoint_seconds,
     facts_for,
-    facts_of,
     going_on_with,
     model_for,
     seed_weights,

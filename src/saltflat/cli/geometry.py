@@ -228,7 +228,7 @@ def _weights(text: str, runs: int) -> list[str]:
 
 def _data_of(run: str, options: dict[str, Any]) -> DataSet:
     """The data that the options name, or that the run was started with."""
-    from saltflat.cli.training_run import data_of_run
+    from saltflat.cli.run_data import data_of_run
     from saltflat.record.folder import RunFolder
 
     if options["split"] == "public" and options["data"] is None:

@@ -42,7 +42,7 @@ def command(run: str, as_json: bool, quiet: bool, **options: Any) -> None:
     The weights are a release, so this costs nothing for the rows that they were trained on. What is said of other
     rows is as private as those rows are.
     """
-    from saltflat.cli.training_run import data_of_run, facts_of, part_of
+    from saltflat.cli.run_data import data_of_run, facts_of, part_of
     from saltflat.data.tables import is_table, read_features
     from saltflat.record.folder import RunFolder
     from saltflat.training.run import Run

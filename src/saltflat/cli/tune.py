@@ -94,7 +94,8 @@ def _tuned(
 ) -> tuple[Any, dict[str, Any]]:
     from saltflat.cli.faults import all_faults
     from saltflat.cli.plan_settings import plan_settings
-    from saltflat.cli.training_run import facts_for, load_data, model_for, summary_of
+    from saltflat.cli.run_data import load_data
+    from saltflat.cli.training_run import facts_for, model_for, summary_of
     from saltflat.data import load
     from saltflat.training.tune import tune
 
