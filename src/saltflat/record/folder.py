@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -57,26 +57,28 @@ class RunFolder:
             )
         folder.hold()
         if folder.file(TUNING).exists():
-            folder.let_go()
-            raise InputError(
-                "out", str(path), "a folder without a run in it", problem="already holds a tuning",
-                cure="Choose another name. Also a tuning that was cut off has spent its epsilon.",
-            )  # fmt: skip
+            folder._refuse(
+                "a tuning", "Choose another name. Also a tuning that was cut off has spent its epsilon."
+            )
         if folder.file("plan.json").exists() or folder._has_releases():
-            folder.let_go()
-            raise InputError(
-                "out", str(path), "a folder without a run in it", problem="already holds a run",
-                cure="Choose another name; go on with that run by resume instead of out; or remove that folder.",
-            )  # fmt: skip
+            folder._refuse(
+                "a run",
+                "Choose another name; go on with that run by resume instead of out; or remove that folder.",
+            )
         if folder.file(EVALUATIONS).exists():
-            folder.let_go()
-            raise InputError(
-                "out", str(path), "a folder without a run in it", problem="already holds evaluations of another model",
-                cure="Choose another name: what they cost stays on record there.",
-            )  # fmt: skip
+            folder._refuse(
+                "evaluations of another model", "Choose another name: what they cost stays on record there."
+            )
         folder.file("ledger.jsonl").unlink(missing_ok=True)  # of a run that was cut off before it began
         folder.checkpoints.remove()
         return folder
+
+    def _refuse(self, what: str, cure: str) -> NoReturn:
+        """Let go, and say what is in a folder that should hold no run."""
+        self.let_go()
+        raise InputError(
+            "out", str(self.path), "a folder without a run in it", problem=f"already holds {what}", cure=cure
+        )
 
     @staticmethod
     def open(path: str | Path, argument: str = "folder") -> RunFolder:
